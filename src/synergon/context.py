@@ -1,4 +1,4 @@
-"""Context: what a running body sees of its own task."""
+"""The context of a running task function: what it can read and do about its own task."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ injected: Final[Any] = None
 
 
 class AttemptLink(Protocol):
-    """The way from a body back to whoever runs it: the node, or the parent of a child process."""
+    """Connects a context with the node that runs the attempt, or with the parent of a child process."""
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the body should end."""
+        """Whether the task function should end."""
 
     def report(self, progress: Progress) -> None:
-        """Pass progress on; safe from any thread."""
+        """Send progress. Safe from any thread."""
 
     async def still_owned(self) -> bool:
-        """Whether the claim is still the one in the store."""
+        """Whether the claim is still current in the store."""
 
     def still_owned_sync(self) -> bool:
-        """The same for bodies without a loop."""
+        """`still_owned` for task functions without an event loop."""
 
     def transaction(self) -> OpenTransaction:
-        """The transaction that success is committed with."""
+        """The transaction that is committed with the success of the task."""
 
 
 class OpenTransaction(AbstractContextManager[Any], AbstractAsyncContextManager[Any]):
-    """The body's own transaction. Both `with` and `async with` give the driver's connection: of sqlite3, or of asyncpg
-    (for `with`, in a thread: its execute, executemany, fetch, fetchrow and fetchval without `await`).
+    """The transaction of a task function. Both `with` and `async with` return the driver's connection: that of sqlite3,
+    or of asyncpg (for `with`, in a thread: its execute, executemany, fetch, fetchrow and fetchval without `await`).
 
-    It is committed when the body returns, not when the block ends; whatever makes the attempt fail rolls it back.
+    It is committed when the task function returns, not when the block ends. If the attempt fails, it is rolled back.
     """
 
 
 class Queued:
-    """What `ctx.enqueue` returns: it may be awaited, and need not be."""
+    """The return value of `ctx.enqueue`: it may be awaited, and need not be."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -84,7 +84,7 @@ class Context:
         self.claim_no = claim_no
         """New at each run: a number to make outside effects idempotent with."""
         self.server = server
-        """The server that it was given, if its kind has a provider."""
+        """The server on which the task runs, if its kind has a provider."""
         self.tags = tags
         self._link = link
         self._meta = meta
@@ -92,28 +92,28 @@ class Context:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the caller attached."""
+        """The metadata that the caller attached."""
         decoded: dict[str, Any] = msgspec.json.decode(self._meta) if self._meta else {}
         return decoded
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody wants this body to end: a cancel, its deadline, or the node that stops."""
+        """Whether the task function should end: a cancellation, its deadline, or a node that stops."""
         return self._link.cancel_requested
 
     @property
     def children(self) -> tuple[NewTask, ...]:
-        """What `enqueue` was given so far."""
+        """The calls that were passed to `enqueue` so far."""
         return tuple(self._children)
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Tell how far it is, from 0 to 1. Stored at most a few times a second; the last word is always stored."""
+        """Report progress from 0 to 1. Stored at most a few times a second; the last report is always stored."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise OptionError(f"progress must be a number from 0 to 1, got {fraction!r}")
         self._link.report(Progress(fraction=float(fraction), message=storable(str(message))))
 
     def enqueue(self, *calls: Call[Any]) -> Queued:
-        """Enqueue children: they are committed together with this task's success, and not otherwise."""
+        """Enqueue children: they are stored only together with this task's success."""
         for call in calls:
             if call.placement.conn is not None:
                 raise OptionError("conn cannot be given to ctx.enqueue: children are committed with the task itself")
@@ -131,11 +131,11 @@ class Context:
         return self._link.still_owned_sync()
 
     def transaction(self) -> OpenTransaction:
-        """A transaction of the engine's database in which the body's own writes, its children and its success are
-        committed together when it returns; whatever makes it fail rolls them back."""
+        """A transaction of the engine's database. The writes of the task function, its children and its success are
+        committed together when it returns; if the attempt fails, they are rolled back."""
         return self._link.transaction()
 
 
 def fill_in(injected_types: Mapping[str, type], context: Context) -> dict[str, Any]:
-    """What synergon gives to the parameters that ask for it by their type."""
+    """The values of parameters that synergon fills in by their type."""
     return {name: context.server if wanted is Server else context for name, wanted in injected_types.items()}

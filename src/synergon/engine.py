@@ -1,6 +1,6 @@
-"""Engine: what a program holds. It composes the parts in `client/`, and owns the order of start and stop.
+"""The engine: the object that a program uses. It composes the parts in `client/`, and owns the order of start and stop.
 
-Long, because it is the face of the library: most of it is signatures and what they promise; the parts do the work.
+Long, because it is the public interface: most of it is signatures and their guarantees; the parts do the work.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ Value = TypeVar("Value")
 
 
 class Engine:
-    """A store, the kinds of tasks that are registered, and, while a worker runs, a node.
+    """A store, the registered kinds of tasks and, while a worker runs, a node.
 
-    Making one connects to nothing. `async with engine:` connects and runs nothing; `async with engine.worker():` runs
-    tasks in this process. Each setting has an environment variable of its name (`SYNERGON_CONCURRENCY`, ...).
+    Creating an engine connects to nothing. `async with engine:` connects and runs nothing; `async with
+    engine.worker():` runs tasks in this process. Each setting has an environment variable of its name
+    (`SYNERGON_CONCURRENCY`, ...).
     """
 
     name_in_code: Final = "engine"
@@ -163,7 +164,7 @@ class Engine:
 
     @property
     def task(self) -> TaskDecorator:
-        """Register a function as a kind of task; with or without options. It stays a plain callable."""
+        """Register a function as a kind of task, with or without options. It remains a plain callable."""
         return TaskDecorator(self, {})
 
     def register(
@@ -193,13 +194,14 @@ class Engine:
         return task_type
 
     def call(self, kind: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
-        """A call by name, also of a kind whose function is elsewhere (its arguments are then checked where it runs)."""
+        """A call by the name of its kind, whose function need not be registered here (the arguments are then checked
+        where it runs)."""
         known = self.kinds.get(kind)
         return known.call(*args, **kwargs) if known is not None else call_by_name(kind, args, kwargs)
 
     def limit(self, name: str, value: int | None) -> None:
-        """Let at most so many run at once, over all nodes, of what is below this prefix of addresses or names it in
-        `limits=[...]`. None: no limit unless somebody sets one; 0: closed."""
+        """Declare a limit: at most `value` tasks run at once, over all nodes, of those that run on servers below this
+        prefix or name it in `limits=[...]`. None means no limit unless an operator sets one; 0 means closed."""
         self.registry.add_limit(check_limit_name(name, "a limit"), check_limit(value, f"limit {name!r}"))
 
     def provider(
@@ -212,33 +214,34 @@ class Engine:
         health: Health | None = DEFAULT_HEALTH,
         **hooks: Callable[..., Any],
     ) -> Provider:
-        """A named pool of servers: a dict of addresses and capacities, or addresses that all have `capacity`."""
+        """Declare a named pool of servers: a dict of addresses and capacities, or addresses that all have
+        `capacity`."""
         return Provider(self, name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks)
 
     @property
     def when_idle(self) -> WhenIdle:
-        """Have a function called when a node has room and nothing to run; it may enqueue any number of tasks. With or
+        """Call a function when a node has free capacity and no ready task; it may enqueue any number of tasks. With or
         without options: `every` (5 seconds) and `timeout`."""
         return registrar(self)
 
     def middleware(self, function: Around) -> Around:
-        """Put a function around all bodies: `async def around(ctx, call_next)`. The first one is the outermost, and a
-        kind's own are inside of these."""
+        """Add a function around all task functions: `async def around(ctx, call_next)`. The first one is the outermost;
+        the middleware of a kind is inside of these."""
         self.middlewares.append(check_middleware(function, "engine.middleware"))
         for task_type in self.kinds.values():
             task_type.wrap_again()
         return function
 
     def on_event(self, subscriber: Listener) -> Listener:
-        """Have a function of an Event called for everything that this engine's own node does to tasks: after it is
-        stored, at most once, in order. It holds nothing up and changes nothing."""
+        """Call a function with each Event of this engine's own node: after the change is stored, at most once, in
+        order. It delays and changes nothing."""
         self.subscribers.append(check_subscriber(subscriber))
         return subscriber
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ connect, run, stop
 
     async def connect(self) -> Self:
-        """Connect to the store. May be called often; each call is undone by one `close`."""
+        """Connect to the store. May be called several times; each call is undone by one `close`."""
         self.connection.check_is_here()
         if not self.connection.is_in_child:  # a child imports the one module that it needs
             reject_unknown_upstream(self.kinds)
@@ -252,8 +255,8 @@ class Engine:
         return self
 
     def peer_app(self) -> Starlette:
-        """An ASGI app that hears peers under `/peer/v1`, to mount in another one; give its address as `advertise` and
-        `listen="off"`."""
+        """An ASGI app that receives messages of peers under `/peer/v1`, to be mounted in another app. Give its address
+        as `advertise`, and `listen="off"`."""
         from synergon.peering.http_server import peer_app
         from synergon.peering.transport import Rejected
 
@@ -265,7 +268,7 @@ class Engine:
         return peer_app(receive)
 
     async def close(self) -> None:
-        """Undo one `connect`; the last one disconnects."""
+        """Undo one `connect`. The last one disconnects."""
         self._users = max(self._users - 1, 0)
         if self._users == 0:
             await self.stop()
@@ -290,7 +293,7 @@ class Engine:
 
     @staticmethod
     async def _nothing() -> None:
-        """The bridge connects before it calls anything."""
+        """Does nothing: the bridge connects before it calls a function."""
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
         """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
@@ -331,8 +334,8 @@ class Engine:
         labels: Iterable[str] = UNSET,
         drain: bool = False,
     ) -> Worker:
-        """A node in this process, for the time of an `async with`. With `drain` its end waits until nothing that the
-        node could run is left."""
+        """A node in this process, for the duration of an `async with`. With `drain` its end waits until no task is left
+        that it could run."""
         from synergon.worker import Worker
 
         settings = self.settings.changed(
@@ -352,16 +355,17 @@ class Engine:
         return Worker(self, settings, drain=drain)
 
     async def run(self, *, drain: bool = False, **node_options: Any) -> int:
-        """Run a node until SIGINT or SIGTERM, `stop()`, an order, or, with `drain`, until nothing is left to do.
+        """Run a node until SIGINT or SIGTERM, `stop()` or an operator action, or, with `drain`, until no task is left.
 
-        Returns what the process should end with: 0, or 86 if somebody has ordered a restart.
+        Returns the exit code of the process: 0, or 86 after the operator action `restart`.
         """
         from synergon.worker import run_until_stopped
 
         return await run_until_stopped(self.worker(drain=drain, **node_options))
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
-        """`run` for a script. Beside `with engine:` and *_sync calls the node runs on the loop that those use."""
+        """`run` for a script. Together with `with engine:` and *_sync calls, the node runs on the event loop that those
+        use."""
         if self.connection.loop is None:
             return asyncio.run(self.run(drain=drain, **node_options))
         try:
@@ -371,14 +375,14 @@ class Engine:
             return 0
 
     def stop_soon(self) -> None:
-        """Stop the node because an operator action says so."""
+        """Stop the node because of an operator action."""
         self._ordered_stop = asyncio.get_running_loop().create_task(self._stop_node())
 
     async def _stop_node(self) -> None:
         await self.stop_node(self.settings.grace)
 
     async def stop_node(self, grace: float | None) -> None:
-        """What the end of `worker()` stops."""
+        """Stop the node of `worker()`."""
         node = self.node
         if node is not None:
             await node.stop(grace)
@@ -428,7 +432,7 @@ class Engine:
 
     @must_await(sync="group_sync")
     async def group(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
-        """Store tasks that belong together, all or none; `then` runs once all of them have ended, however."""
+        """Store tasks as a group, all or none. `then` runs when all of them have ended, in whatever state."""
         listed = listed_calls(calls)
         opened = await self.enqueuer.open_group(name, listed, then)
         return Group(self, opened.id, name, listed if then is None else [*listed, then], opened)
@@ -440,21 +444,21 @@ class Engine:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or ended; TaskNotFound if there is none."""
+        """One task, live or final; TaskNotFound if there is none."""
         return await self.operations.get(task_id)
 
     async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
-        """The record of the task once it has ended. TaskDeleted if it is gone, ResultTimeout after `timeout`."""
+        """The record of the task when it has ended. TaskDeleted if it was deleted, ResultTimeout after `timeout`."""
         return await self.results.wait(task_id, timeout, is_ours=False)
 
     def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
+        """The result of a final task in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
         return self.results.decode(record, task_type)
 
     async def explain(self, task_id: int) -> Explanation:
-        """Why a task waits, on every node; or how it runs, or what became of it. TaskNotFound if there is none.
+        """Explain why a task waits on every node, how it runs, or how it ended. TaskNotFound if there is none.
 
-        Other nodes are judged by what they last said of themselves, which is at most a heartbeat old (`age`).
+        Other nodes are judged by their last published status, which is at most a heartbeat old (`age`).
         """
         return await self.operations.explain(task_id)
 
@@ -464,27 +468,27 @@ class Engine:
         return await self.operations.tasks(**filters)
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """How many tasks are in each state, exactly."""
+        """The exact number of tasks in each state."""
         return await self.operations.counts(kind=kind, queue=queue)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues, whether they are paused, and how many tasks they hold."""
+        """All queues, whether they are paused, and the number of their tasks."""
         return await self.store.queues()
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes. Engines that only wait for results have rows too; they run nothing and are no nodes."""
+        """All registered nodes, without engines that only wait for results."""
         return await self.operations.nodes()
 
     async def limits(self) -> list[LimitRecord]:
-        """All limits, and what each has in use."""
+        """All limits, with their permits in use."""
         return await self.store.limits()
 
     async def servers(self) -> list[ServerRecord]:
-        """The servers of all providers, what each has in use, and which ones rest."""
+        """The servers of all providers, with their running tasks and back-offs."""
         return await self.store.servers()
 
     async def audit(self, limit: int = 100) -> list[AuditRecord]:
-        """What was ordered, newest first: who, when, what, and what came of it."""
+        """The operator actions, newest first: who, when, what, and the outcome."""
         return await self.store.audit(limit)
 
     def events(
@@ -494,33 +498,32 @@ class Engine:
         kinds: str | Iterable[str] | None = None,
         states: State | str | Iterable[State | str] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Every task that ends, on whatever node, for ever: `async for event in engine.events(after=cursor)`.
+        """Every final event of all nodes, for ever: `async for event in engine.events(after=cursor)`.
 
-        From behind the event whose `cursor` is given; without one from the oldest that the history has; "now": from now
-        on. Nothing is left out and, within one stream, nothing comes twice. EventsLost if the history was pruned faster
-        than it was read.
+        Starts after the event with this `cursor`; without one with the oldest in the history; with "now" at the next
+        one. A stream omits nothing and repeats nothing. EventsLost if the history was pruned faster than it was read.
         """
         return self._events.stream(after, kinds, states, self.settings.sweep)
 
     # ------------------------------------------------------------ changing tasks
 
     async def cancel(self, task_id: int, why: str | None = None) -> bool:
-        """Cancel a task in whatever state it is: at once if it waits, as soon as its body ends if it runs.
+        """Cancel a task in any state: at once if it does not run, otherwise as soon as its task function ends.
 
-        False: it had ended already. TaskNotFound if there is none.
+        False if it had ended already. TaskNotFound if there is none.
         """
         return await self.operations.cancel(task_id, why)
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> int:
-        """Cancel all tasks of a group that have not ended; how many that were."""
+        """Cancel all live tasks of a group. Returns how many there were."""
         return await self.operations.cancel_group(group_id, why)
 
     async def retry(self, task_id: int) -> None:
-        """Run an ended task again, under the same id, with its budgets reset."""
+        """Run a final task again, under its id, with attempts and crashes reset."""
         await self.operations.retry(task_id)
 
     async def delete(self, task_id: int) -> None:
-        """Remove a task without a trace; whoever waits for it gets TaskDeleted. A running one is refused."""
+        """Delete a task, live or final; callers that wait for it get TaskDeleted. A running one is rejected."""
         await self.operations.delete(task_id)
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
@@ -534,39 +537,39 @@ class Engine:
     # ------------------------------------------------------------ operator actions
 
     async def set_limit(self, name: str, value: int | None) -> None:
-        """Change a limit for everybody, from now on and until the code declares another value. Running work goes on;
-        a raised limit is used at once. `kind:K` and `key:K` are the names of a kind's own limits."""
+        """Change a limit for all nodes, until the code declares another value. Running tasks continue; a raised limit
+        takes effect at once. `kind:K` and `key:K` are the names of a kind's own limits."""
         await self.control.set_limit(name, value)
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
-        """The pool of a provider from now on, for the whole cluster; also where its code is not at hand."""
+        """Replace the pool of a provider for the whole cluster, also if its code is not imported here."""
         await self.control.set_servers(provider, servers, capacity=capacity)
 
     async def pause(self, queue: str) -> bool:
-        """Let no node claim from the queue until `resume`, restarts included; False: it was paused already. No claim
-        that begins later takes anything; on PostgreSQL one that is under way may still end."""
+        """Pause the queue: no node claims from it until `resume`, even after restarts. False if it was paused already.
+        No claim that starts later takes a task; on PostgreSQL one that is in flight may still."""
         return await self.control.pause(queue)
 
     async def resume(self, queue: str) -> bool:
-        """Undo `pause`; False: it was not paused."""
+        """Resume the queue. False if it was not paused."""
         return await self.control.resume(queue)
 
     async def cordon(self, node_id: str) -> None:
-        """Let a node start nothing new, from this moment on; what runs there goes on."""
+        """Cordon a node: it starts no further task, and its running tasks continue."""
         await self.control.act_on_node("cordon", node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """Undo `cordon`, and also `drain` and `restart` as long as the node has not stopped."""
+        """Undo `cordon`, and also `drain` and `restart` if the node has not stopped yet."""
         await self.control.act_on_node("uncordon", node_id)
 
     async def drain(self, node_id: str) -> None:
-        """Cordon a node, and have it stop when nothing runs there; a worker's process ends with code 0."""
+        """Cordon a node, and stop it when no task runs there. A worker process exits with code 0."""
         await self.control.act_on_node("drain", node_id)
 
     async def restart(self, node_id: str) -> None:
-        """The same, but a worker's process ends with code 86, so that whatever watches over it starts it again."""
+        """Like `drain`, but a worker process exits with code 86, so that its supervisor starts it again."""
         await self.control.act_on_node("restart", node_id)
 
     async def shut_down(self, node_id: str) -> None:
-        """Have a node stop in order, with its own grace; its process ends if it was a worker."""
+        """Stop a node in order, with its own grace. A worker process exits."""
         await self.control.act_on_node("stop", node_id)

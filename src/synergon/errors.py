@@ -4,7 +4,7 @@ SynergonError
 ├── ConfigurationError (ValueError)   the mistake is in the code or settings; raised where it is made
 │   ├── OptionError                   an option is unknown, misspelt or has a bad value
 │   ├── KindError                     a kind is unknown, or registered twice
-│   └── NotAvailable                  a feature that this release, store or place does not have
+│   └── NotAvailable                  a feature that this release, store or platform does not have
 ├── PayloadError (ValueError)         arguments or results that do not fit, are no JSON, or are too large
 ├── StoreError                        the store could not do what was asked
 │   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
@@ -21,7 +21,7 @@ SynergonError
 ├── LeaseLost                         this node may not act any more under its present id
 └── NotConnected                      the engine is not connected, or is being closed
 
-Control                               raised by a body to say how it wants to end; not errors
+Control                               raised by a task function to say how it ends; not errors
 ├── RetryAfter, Snooze, Discard, Cancel
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SynergonError(Exception):
-    """The root of everything that synergon raises."""
+    """The base class of all errors of synergon."""
 
 
 class ConfigurationError(SynergonError, ValueError):
@@ -42,31 +42,31 @@ class ConfigurationError(SynergonError, ValueError):
 
 
 class OptionError(ConfigurationError):
-    """An option is unknown, misspelt, or has a value that makes no sense."""
+    """An option is unknown, misspelt, or has an invalid value."""
 
 
 class KindError(ConfigurationError):
-    """A kind is not known, or two functions claim it."""
+    """A kind is unknown, or two functions are registered for it."""
 
 
 class NotAvailable(ConfigurationError):
-    """A feature that this release, this store or this place does not have."""
+    """A feature that this release, store or platform does not have."""
 
 
 class PayloadError(SynergonError, ValueError):
-    """Arguments or a result that do not fit the signature, cannot be JSON, or are too large."""
+    """Arguments or a result that do not match the signature, cannot be JSON, or are too large."""
 
 
 class StoreError(SynergonError):
-    """The store could not do what was asked, and trying again will not help."""
+    """The store could not carry out the call, and another attempt would fail, too."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is away, locked, full or read-only; the same call may succeed later."""
+    """The store is unavailable, locked, full or read-only. Another attempt may succeed later."""
 
 
 class DataRejected(StoreError):
-    """The store will not take what it was given: the value itself is at fault, and would be rejected again."""
+    """The store rejects a value, and would reject it again."""
 
 
 class SchemaError(StoreError):
@@ -74,7 +74,7 @@ class SchemaError(StoreError):
 
 
 class TaskError(SynergonError):
-    """About one task."""
+    """The base class of errors about one task."""
 
     def __init__(self, message: str, task_id: int) -> None:
         super().__init__(message)
@@ -86,11 +86,11 @@ class TaskNotFound(TaskError):
 
 
 class TaskDeleted(TaskError):
-    """There is nothing to wait for: the task was deleted, or its history was pruned before anybody asked."""
+    """The awaited task was deleted, or its history was pruned before it was read."""
 
     @classmethod
     def of(cls, task_id: int) -> Self:
-        """With what may have become of it, since it has left nothing behind that could tell."""
+        """The error with the possible causes, because a deleted task leaves no record."""
         return cls(
             f"task {task_id} does not exist: it was deleted, or it has ended and its history was kept no longer "
             "(see Retention)",
@@ -103,11 +103,11 @@ class KeyConflict(TaskError):
 
 
 class IllegalMove(TaskError):
-    """The task is not in a state from which this move is legal."""
+    """The task is in a state from which this change is not legal."""
 
 
 class FinalStateError(TaskError):
-    """A waiter asked for a result, and the task ended without one."""
+    """The base class of errors for a task that ended without a result."""
 
     def __init__(self, message: str, record: TaskRecord) -> None:
         super().__init__(message, record.id)
@@ -128,20 +128,20 @@ class CommandsFailed(SynergonError):
     def __init__(self, message: str, results: dict[str, Any], errors: dict[str, TaskError]) -> None:
         super().__init__(message)
         self.results = results
-        """What it returned, by address, where it did not fail."""
+        """The results by address, of servers where the command succeeded."""
         self.errors = errors
 
 
 class EventsLost(SynergonError):
-    """Ends that a stream of events had yet to give were pruned from the history."""
+    """Events that a stream had not read yet were pruned from the history."""
 
 
 class ResultTimeout(SynergonError, TimeoutError):
-    """The waiting ended before the task did; the task goes on."""
+    """The wait ended before the task did; the task continues."""
 
 
 class LeaseLost(SynergonError):
-    """This node id has no lease any more, so nothing may be done in its name."""
+    """This node id has no live lease, so nothing may be done in its name."""
 
 
 class NotConnected(SynergonError):
@@ -149,11 +149,11 @@ class NotConnected(SynergonError):
 
 
 class Control(Exception):
-    """Raised by a body to say how it wants to end. Found also as a cause or inside an exception group."""
+    """Raised by a task function to say how its attempt ends. Also found as a cause or inside an exception group."""
 
 
 class RetryAfter(Control):
-    """Run again after `seconds`; counts as a failed attempt, so the budget still holds."""
+    """Run the task again after `seconds`. Counts as a failed attempt."""
 
     def __init__(self, seconds: float, why: str = "") -> None:
         super().__init__(why or f"retry after {seconds} s")
@@ -161,7 +161,7 @@ class RetryAfter(Control):
 
 
 class Snooze(Control):
-    """Run again after `seconds`; costs no attempt."""
+    """Run the task again after `seconds`. Does not count as an attempt."""
 
     def __init__(self, seconds: float, why: str = "") -> None:
         super().__init__(why or f"snooze for {seconds} s")
@@ -169,15 +169,15 @@ class Snooze(Control):
 
 
 class Discard(Control):
-    """End `failed` with reason `discarded`: no retry will help."""
+    """End the task `failed` with the reason `discarded`, without a retry."""
 
 
 class Cancel(Control):
-    """End `cancelled`, by the body's own wish."""
+    """End the task `cancelled`."""
 
 
 def check_pause(seconds: float, where: str) -> float:
-    """The pause as a float, or the error that names it."""
+    """Check a delay and convert it to a float."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise OptionError(f"{where} takes a number of seconds that is not negative, got {seconds!r}")
     return float(seconds)

@@ -1,4 +1,4 @@
-"""Group: tasks that were enqueued together, and what is known of them as a whole."""
+"""The group handle: tasks that were enqueued together."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from synergon.engine import Engine
 
 AT_ONCE: Final = 500
-"""How many tasks are asked about together."""
+"""How many tasks are read at once."""
 
 
 class Group:
-    """What a caller holds after `engine.group`: the id, the handles, and nothing that could grow old."""
+    """What `engine.group` returns: the id and the handles, and nothing that could become outdated."""
 
     def __init__(
         self, engine: Engine, group_id: int, name: str, calls: Sequence[Call[Any]], opened: OpenedGroup
@@ -34,26 +34,27 @@ class Group:
             Handle.of(engine, found, call.task_type) for call, found in zip(calls, opened.all_insertions, strict=True)
         ]
         self.then: Handle[Any] | None = handles.pop() if opened.then is not None else None
-        """Of the task that runs when all have ended."""
+        """The handle of the task that runs when all others have ended."""
         self.handles: list[Handle[Any]] = handles
-        """One for each call, in their order."""
+        """One handle for each call, in order."""
 
     def __repr__(self) -> str:
         return f"<Group {self.id} {self.name!r} of {len(self.handles)} tasks>"
 
     async def status(self) -> GroupRecord:
-        """The group as the store has it now; TaskNotFound if it is gone."""
+        """The current record of the group; TaskNotFound if it does not exist."""
         (record,) = await self._engine.store.groups([self.id])
         if record is None:
             raise TaskNotFound(f"there is no group {self.id}: its tasks were deleted or pruned", self.id)
         return record
 
     async def counts(self) -> dict[State, int]:
-        """How many of its tasks are in each state."""
+        """The number of its tasks in each state."""
         return dict.fromkeys(State, 0) | (await self.status()).counts
 
     async def wait(self, timeout: Duration | None = None) -> GroupRecord:
-        """The group once all of its tasks have ended, however; ResultTimeout after `timeout` (they go on)."""
+        """Return the group when all of its tasks have ended, in whatever state. ResultTimeout after `timeout` (the
+        tasks continue)."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
@@ -76,12 +77,13 @@ class Group:
             return
 
     async def results(self, timeout: Duration | None = None) -> list[Any]:
-        """What the bodies returned, in the order of the calls, once all have ended; the first that failed raises."""
+        """The results of the task functions, in the order of the calls, when all have ended. Raises for the first that
+        failed."""
         await self.wait(timeout)
         return [await handle.result() for handle in self.handles]
 
     async def cancel(self, why: str | None = None) -> int:
-        """Cancel all of its tasks that have not ended; how many that were."""
+        """Cancel all live tasks of the group. Returns how many there were."""
         return await self._engine.cancel_group(self.id, why)
 
     def wait_sync(self, timeout: Duration | None = None) -> GroupRecord:

@@ -1,4 +1,4 @@
-"""Handle: what a caller holds after an enqueue."""
+"""The handle of an enqueued task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class Handle(Generic[Value]):
-    """One stored task. It holds the id and nothing that could grow old."""
+    """One stored task: its id, and nothing that could become outdated."""
 
     __slots__ = ("_engine", "_is_ours", "_task_type", "created", "id")
 
@@ -30,14 +30,14 @@ class Handle(Generic[Value]):
     ) -> None:
         self.id = task_id
         self.created = created
-        """False: a live task held the unique key, and this is a handle to that one."""
+        """False if a live task held the unique key: this is a handle of that task."""
         self._engine = engine
         self._task_type = task_type
-        self._is_ours = is_ours  # the engine has enqueued it, and is told of its end without asking
+        self._is_ours = is_ours  # this engine has enqueued it, so its end is announced unasked
 
     @classmethod
     def of(cls, engine: Engine, inserted: Insertion, task_type: TaskType[..., ..., Any, Value] | None) -> Handle[Value]:
-        """The handle of a task that this engine has just stored; a task that was there already came from elsewhere."""
+        """The handle of an insertion. A task that existed before was enqueued elsewhere."""
         created = inserted.created
         return cls(engine, inserted.id, created=created, task_type=task_type, is_ours=created)
 
@@ -45,25 +45,25 @@ class Handle(Generic[Value]):
         return f"<Handle of task {self.id}>"
 
     async def status(self) -> TaskRecord:
-        """The task as the store has it now; TaskNotFound if it is gone."""
+        """The current record of the task; TaskNotFound if it does not exist."""
         return await self._engine.get(self.id)
 
     async def result(self, timeout: float | None = None) -> Value:
-        """What the body returned, once the task has ended.
+        """The result of the task function, when the task has ended.
 
         Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted or its history was
-        pruned, and ResultTimeout after `timeout` seconds (the task goes on).
+        pruned, and ResultTimeout after `timeout` seconds (the task continues).
         """
         results = self._engine.results
         value: Value = results.decode(await results.wait(self.id, timeout, is_ours=self._is_ours), self._task_type)
         return value
 
     async def cancel(self, why: str | None = None) -> bool:
-        """Cancel it in whatever state it is; False: it had ended already."""
+        """Cancel the task in any state. False if it had ended already."""
         return await self._engine.cancel(self.id, why)
 
     async def explain(self) -> Explanation:
-        """Why the task waits, on every node; or how it runs, or what became of it."""
+        """Explain why the task waits on every node, how it runs, or how it ended."""
         return await self._engine.explain(self.id)
 
     def result_sync(self, timeout: float | None = None) -> Value:

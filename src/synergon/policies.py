@@ -1,4 +1,4 @@
-"""Policies: frozen values that are checked when they are made."""
+"""Policies: immutable values that are checked when they are created."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
-"""How often the process may die under a task before it ends `failed` with reason `crashed`."""
+"""After this number of deaths of its process a task ends `failed` with the reason `crashed`."""
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
 DEFAULT_QUEUE: Final = "default"
@@ -24,17 +24,17 @@ HIGHEST_PRIORITY: Final = 2**63 - 1
 HIGHEST_FACTOR: Final = 1e9
 MOST_ATTEMPTS: Final = 2**31 - 1
 MOST_OF_ANYTHING: Final = 1e9
-"""Processors, GPUs, licences."""
+"""The largest amount of a resource: processors, GPUs, licences."""
 LONGEST_NAME: Final = 100
-"""Of a resource or a label, in characters."""
+"""The longest name of a resource or label, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a body may fail, and how long to wait in between.
+    """How often a task function may fail, and how long to wait between attempts.
 
-    The pause before attempt n + 1 is `first * factor ** (n - 1)`, at most `cap`, and spread by `jitter` to both
-    sides. `wait`, a function of the attempt number, replaces first, factor, cap and jitter.
+    The delay before attempt n + 1 is `first * factor ** (n - 1)`, at most `cap`, varied by `jitter` in both directions.
+    `wait`, a function of the attempt number, replaces first, factor, cap and jitter.
     """
 
     attempts: int = 5
@@ -59,7 +59,7 @@ class Retry:
             raise OptionError(f"Retry wait must be a function of the attempt number, got {self.wait!r}")
 
     def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """The pause in seconds after failed attempt `attempt` (1 is the first); never negative, never huge."""
+        """The delay in seconds after failed attempt `attempt` (1 is the first); never negative, and bounded."""
         if isinstance(attempt, bool) or not isinstance(attempt, int):
             raise OptionError(f"Retry delay takes the number of an attempt, got {attempt!r}")
         if self.wait is not None:
@@ -84,8 +84,8 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How many may start in a given time, over the whole cluster: `Rate(10)` is ten per second, one every 100 ms;
-    `Rate(10, per="1m", burst=5)` ten per minute in the long run, and five at once after a rest."""
+    """How many tasks may start in a given time, over the whole cluster: `Rate(10)` is ten per second, one every 100 ms;
+    `Rate(10, per="1m", burst=5)` is ten per minute on average, and up to five at once after a pause."""
 
     count: int
     per: Duration = 1.0
@@ -100,14 +100,14 @@ class Rate:
 
     @property
     def every(self) -> float:
-        """The seconds from one start to the next in the long run."""
+        """The average number of seconds from one start to the next."""
         return float(self.per) / self.count  # type: ignore[arg-type]  # made seconds when it was made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """When a server is given a rest: after so many failures in a row, for `backoff` seconds, twice as long each time
-    without a success in between, and at most `cap`. After a rest it is tried with one task."""
+    """When a server backs off: after this number of failures in a row, for `backoff` seconds, twice as long each time
+    until a success, and at most `cap`. After a back-off the server gets one task at a time until one succeeds."""
 
     failures: int = 5
     backoff: Duration = 1.0
@@ -122,10 +122,10 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Amounts of what a node has and tasks use: processors, memory, GPUs, and whatever else is named in `custom`.
+    """Amounts of resources: processors, memory, GPUs, and those that are named in `custom`.
 
-    As a `cost`, what is left out is not used. As a node's `resources`, what is left out is as it was found on the
-    machine. Fractions are fine; they are exact to a millionth, rounded down.
+    As a `cost`, omitted ones are not used. As a node's `resources`, omitted ones are detected. Fractions are allowed;
+    they are exact to a millionth, rounded down.
     """
 
     cpu: float | None = None
@@ -145,7 +145,7 @@ class Resources:
         self.amounts()
 
     def amounts(self) -> dict[str, int]:
-        """The whole numbers that are summed up and compared: bytes of memory, millionths of everything else."""
+        """The integer amounts that are added and compared: bytes of memory, millionths of everything else."""
         said = {name: value for name, value in (("cpu", self.cpu), ("gpu", self.gpu)) if value is not None}
         amounts = {name: _millionths(name, value) for name, value in (said | dict(self.custom)).items()}
         if self.ram is not None:
@@ -181,12 +181,12 @@ def _millionths(name: str, value: Any) -> int:
 
 
 ONCE: Final = Retry(attempts=1)
-"""The policy of a task that says nothing: a body that fails has failed."""
+"""The default policy: no retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long ended tasks stay in the history; `None` keeps them for ever."""
+    """How long final tasks remain in the history; `None` keeps them for ever."""
 
     succeeded: Duration | None = "7d"
     failed: Duration | None = "30d"

@@ -1,4 +1,4 @@
-"""TaskType and Call: a registered function, and the same with arguments and options bound."""
+"""Task types and calls: a registered function, and the function with bound arguments and options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Value = TypeVar("Value")
 Around = TypeVar("Around", bound=Middleware)
 
 REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
-"""All task types of this process by the module that registered them, the function's name and the kind."""
+"""All task types of this process, by the module that registered them, the function's name and the kind."""
 
 INJECTED: Final[frozenset[type]] = frozenset({Context, Server})
 DEFAULT_PLACEMENT: Final = Placement()
@@ -67,20 +67,21 @@ class Call(Generic[Value]):
         self.placement = placement
         self.task_type = task_type
         self.limit_key = limit_key
-        """The line that it will stand in, if its kind has lines."""
+        """The key of its key queue, if its kind has key queues."""
 
     def __repr__(self) -> str:
         return f"<Call of {self.kind} {self.payload.decode()}>"
 
     def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
-        """The same call under these options, which replace any it had."""
+        """A copy of the call with these options, which replace all that it had."""
         placement = make_placement(options, f"with_options of {self.kind!r}")
         if self.task_type is not None:
             self.task_type.check_placement(placement)
         return Call(self.kind, self.payload, placement, self.task_type, self.limit_key)
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
-        """What the store is given: the call's own options, else the kind's; `origin` is told of the end."""
+        """The record for the store, with the options of the call completed by those of the kind. `origin` is notified
+        of the end."""
         placement, task_type = self.placement, self.task_type
         policy = task_type.policy if task_type is not None else None
         if placement is DEFAULT_PLACEMENT and task_type is not None and policy is not None:  # the usual case
@@ -118,7 +119,7 @@ class Call(Generic[Value]):
 
     def _requirements(self) -> str:
         where = f"with_options of {self.kind!r}"
-        if self.task_type is None:  # its timeout is not known here either
+        if self.task_type is None:  # the timeout of the kind is not known here either
             is_long = self.placement.timeout is not None
             is_process = self.placement.is_process
             return requirements_text(
@@ -128,23 +129,23 @@ class Call(Generic[Value]):
 
 
 class Enqueueable(Generic[Parameters, Value]):
-    """What a task type and a task type with options have in common. Takes the arguments of the function itself."""
+    """The common base of task types with and without options. Takes the arguments of the function itself."""
 
     _task_type: TaskType[..., Parameters, Any, Value]
     _placement: Placement
 
     @property
     def name_in_code(self) -> str:
-        """How a program names it, for messages."""
+        """The name in the user's code, for messages."""
         return self._task_type.function.__name__
 
     @property
     def logger(self) -> logging.Logger:
-        """The engine's."""
+        """The logger of the engine."""
         return self._task_type.engine.logger
 
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
-        """Bind and check the arguments; PayloadError if they do not fit."""
+        """Bind and check the arguments. PayloadError if they do not match."""
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
@@ -157,15 +158,15 @@ class Enqueueable(Generic[Parameters, Value]):
 
     @coroutine_function
     def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
-        """Store the call; returns when it is durable."""
-        # As @must_await does it, but arguments are passed on once: the hottest path.
+        """Store the call. Returns when it is durable."""
+        # Like @must_await, but arguments are passed once: this is called most often.
         if _get_running_loop() is None:
             raise no_loop(self, "enqueue", "enqueue_sync")
         return AwaitedCall(self._enqueue(args, kwargs), self, "enqueue")
 
     @must_await(sync="enqueue_sync")
     async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
-        """`enqueue` under the name that users of other queues know. (A pause is the option `delay`.)"""
+        """`enqueue` under the name that other task queues use. (The option for a delay is `delay`, too.)"""
         return await self._enqueue(args, kwargs)
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Value]:
@@ -192,7 +193,7 @@ class Enqueueable(Generic[Parameters, Value]):
         return cast("list[Handle[Value]]", self._task_type.engine.enqueue_sync(calls))
 
     def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
-        """The same task under other options, for the calls made through what this returns."""
+        """This task type with other options, for calls that are made through the returned object."""
         return Configured(self._task_type, make_placement(options, f"with_options of {self._task_type.kind!r}"))
 
     def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
@@ -206,7 +207,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
 
 class Configured(Enqueueable[Parameters, Value]):
-    """A task type under options of one's own."""
+    """A task type with options of its own."""
 
     def __init__(self, task_type: TaskType[..., Parameters, Any, Value], placement: Placement) -> None:
         self._task_type = task_type
@@ -215,15 +216,15 @@ class Configured(Enqueueable[Parameters, Value]):
 
     @property
     def name_in_code(self) -> str:
-        """How a program names it, for messages."""
+        """The name in the user's code, for messages."""
         return f"{self._task_type.name_in_code}.with_options(...)"
 
 
 class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returned, Value]):
-    """A registered function and its policy. It stays a plain callable.
+    """A registered function and its policy. It remains a plain callable.
 
-    For type checkers: it is called with `Full` and returns `Returned`, as the function itself; it is enqueued with
-    `Parameters`, which leaves a leading Context out, and its result is a `Value`.
+    For type checkers: it is called with `Full` and returns `Returned`, like the function itself; it is enqueued with
+    `Parameters`, which omits a leading Context, and its result is a `Value`.
     """
 
     __name__: str
@@ -243,7 +244,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.engine = engine
         self.function = function
         self.registered_in = registered_in or getattr(function, "__module__", "")
-        """The module whose import registers the kind; what a child process imports."""
+        """The module whose import registers the kind; a child process imports it."""
         self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
         self.is_coroutine = inspect.iscoroutinefunction(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -252,7 +253,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             options, f"@task of {self.kind!r}", is_coroutine=self.is_coroutine, default_retry=ONCE
         )
         self.provider = provider
-        """Whose servers it runs on."""
+        """The provider on whose servers it runs."""
         self.is_command = is_command
         self.signature = Signature(function, self.kind, INJECTED)
         if provider is None and Server in self.signature.injected.values():
@@ -265,21 +266,21 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             else None
         )
         self.limits = self._limits()
-        """The limits in which a task of this kind takes a place while it runs."""
+        """The limits whose permits a task of this kind holds while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
-        """Whether more than this node decides how many may run."""
+        """Whether limits or servers bound how many tasks of this kind may run."""
         self.requirements = self.policy.requirements
         self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
-        """What stands in the rows of its tasks, unless their calls say otherwise."""
+        """The text of the requirements in the rows of its tasks, unless a call overrides them."""
         self.weight = with_process(self.requirements, is_process=self.policy.runs_in == "process")
-        """What such a task takes of the node that runs it."""
+        """The requirements of such a task, including a child process."""
         self.acceptor: Acceptor | None = None
-        """Whom to ask before any of its tasks is claimed."""
+        """The `can_accept` function, which is asked before a task is claimed."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
-        """What to call, the provider's first."""
+        """The hooks, those of the provider first."""
         self._middlewares = list(self.policy.middleware)
         self.around: tuple[Middleware, ...] = ()
-        """What is around its bodies, the outermost first."""
+        """The middleware, the outermost first."""
         self.wrap_again()
         if self.policy.runs_in == "process":
             self.check_importable()
@@ -296,13 +297,13 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         return (*own, *self.policy.limits)
 
     def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
-        """Run the body here and now, as if it had not been decorated."""
+        """Call the function directly, as if it had not been decorated."""
         return self.function(*args, **kwargs)
 
     @property
     def when_idle(self) -> WhenIdle:
-        """Have a function called when a node has room for tasks of this kind and none is ready; it may enqueue any
-        number of them. With or without options: `every` (5 seconds) and `timeout`."""
+        """Call a function when a node could start tasks of this kind and none is ready; it may enqueue any number of
+        them. With or without options: `every` (5 seconds) and `timeout`."""
         return registrar(self.engine, self.kind)
 
     @overload
@@ -318,10 +319,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         holds_for: Duration = DEFAULT_HOLDS_SECONDS,
         timeout: Duration = DEFAULT_TIMEOUT_SECONDS,
     ) -> Any:
-        """Let a function decide which tasks of this kind a node takes. It is given a list of `Candidate`, in the order
-        in which they would be taken, and returns those that it takes, or their ids; the others are left to other nodes.
-        A verdict holds for `holds_for`; a function that raises, or takes longer than `timeout`, has refused.
-        """
+        """Let a function decide which tasks of this kind a node takes. It gets a list of `Candidate`, in claim order,
+        and returns those that it accepts, or their ids; the others remain for other nodes. An answer holds for
+        `holds_for`; a function that raises, or takes longer than `timeout`, has rejected them."""
         if function is None:
             return partial(self.can_accept, holds_for=holds_for, timeout=timeout)
         if self.acceptor is not None:
@@ -332,18 +332,18 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         return function
 
     def middleware(self, function: Around) -> Around:
-        """Put a function around the bodies of this kind: `async def around(ctx, call_next)`. Those of the engine are
-        outside of it, and so are those that the kind has already."""
+        """Add a function around the task function of this kind: `async def around(ctx, call_next)`. Middleware of the
+        engine, and earlier middleware of the kind, is outside of it."""
         self._middlewares.append(check_middleware(function, f"middleware of {self.kind!r}"))
         self.wrap_again()
         return function
 
     def wrap_again(self) -> None:
-        """Something was put around bodies."""
+        """Rebuild the chain after middleware was added."""
         self.around = (*self.engine.middlewares, *self._middlewares)
 
     def check_placement(self, placement: Placement) -> None:
-        """Refuse what this kind cannot do."""
+        """Raise for options that this kind does not support."""
         self.demanded(placement)
         runs_in = placement.runs_in
         if runs_in == "process":
@@ -354,7 +354,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
 
     def demanded(self, placement: Placement) -> str:
-        """What stands in the row of a call with these options."""
+        """The text of the requirements for a call with these options."""
         is_long = self.policy.is_exceeded_by(placement.timeout)
         where = f"with_options of {self.kind!r}"
         is_process = placement.is_process
@@ -366,11 +366,11 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     @property
     def location(self) -> tuple[str, str]:
-        """Module and qualified name, by which a child process imports it."""
+        """Module and qualified name, by which a child process imports the function."""
         return self.function.__module__, self.function.__qualname__
 
     def why_not_importable(self) -> str | None:
-        """Why a child process could not import the function; None: it could."""
+        """Why a child process cannot import the function; None if it can."""
         module, name = self.location
         if "<locals>" in name or "<lambda>" in name:
             return f"{name} is defined inside a function"
@@ -379,7 +379,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         return None
 
     def check_importable(self) -> None:
-        """Refuse a function that a child process could not import."""
+        """Raise for a function that a child process cannot import."""
         reason = self.why_not_importable()
         if reason is not None:
             raise ConfigurationError(
@@ -392,14 +392,14 @@ AnyTask = TaskType[..., ..., Any, Any]
 
 
 def check_kind(name: Any) -> str:
-    """A kind's name: a word that reads well in a table, a URL and a shell."""
+    """Check the name of a kind: a word that is readable in a table, a URL and a shell."""
     if not isinstance(name, str) or not name or len(name) > 200 or not all(c.isalnum() or c in "_.:-" for c in name):
         raise OptionError(f"a kind's name is made of letters, digits and _ . : -, got {name!r}; give name=...")
     return name
 
 
 def call_by_name(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
-    """A call of a kind whose function is elsewhere; its arguments are checked where it runs."""
+    """A call of a kind whose function is not registered here; its arguments are checked where it runs."""
     if args:
         raise PayloadError(
             f"the function of kind {kind!r} is not known here, so name its arguments: {kind}(name=value)"

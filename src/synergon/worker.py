@@ -1,4 +1,4 @@
-"""Worker: a node in this process, for the time of an `async with` or until a signal."""
+"""The worker: runs a node in this process, for the duration of an `async with` or until a signal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LAST_WORD_SECONDS: Final = 1.0
-"""How long a second signal waits until the node's row says that the node stops."""
+"""How long a second signal waits until the node's row is marked as stopping."""
 
 
 class Worker:
-    """Connects if nobody has, starts a node, and stops it in order at the end."""
+    """Connects the engine if necessary, starts a node, and stops it in order at the end."""
 
     def __init__(self, engine: Engine, settings: Settings, *, drain: bool) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class Worker:
         self.drain = drain
         self.may_exit = False
         self.on_start: Callable[[], None] = lambda: None
-        """Is called by `run_until_stopped` when the node runs."""
+        """Called by `run_until_stopped` when the node has started."""
         self.grace = settings.grace
         self.logger = engine.logger
 
@@ -49,7 +49,7 @@ class Worker:
 
     @property
     def may_wait(self) -> bool:
-        """Whether the store is a server, which may come later; a file that cannot be used is a mistake."""
+        """Whether to wait for the store: a server may start later, but a file that cannot be used is an error."""
         return open_store(self._settings.url).capabilities.remote
 
     async def __aenter__(self) -> Node:
@@ -73,7 +73,7 @@ class Worker:
 
 
 async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = False) -> Node:
-    """Start a node on a connected engine. `may_exit`: the process belongs to the node, and ends with it."""
+    """Start a node on a connected engine. `may_exit` says that the process belongs to the node and ends with it."""
     connection = engine.connection
     if connection.node is not None:
         raise OptionError("this engine already runs a node; make another Engine for a second one")
@@ -105,10 +105,11 @@ async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = Fal
 
 
 async def run_until_stopped(worker: Worker) -> int:
-    """Run a node until a signal, `engine.stop()`, an order, or, if it drains, until nothing is left: the exit code.
+    """Run a node until a signal, `engine.stop()` or an operator action, or, with `drain`, until no task is left.
+    Returns the exit code.
 
-    The first signal stops in order; the second ends the process at once. A body that will not end in time is given
-    back, and then the process ends too: nothing else can end a thread, or a hook that will not be cancelled.
+    The first signal stops in order; the second ends the process at once. An attempt that does not end in time is handed
+    back, and the process exits, because nothing else can end a thread or a hook that ignores its cancellation.
     """
     stop = asyncio.Event()
     worker.may_exit = True
@@ -132,8 +133,8 @@ async def run_until_stopped(worker: Worker) -> int:
 
 
 async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:
-    """The node, as soon as there is a server to work with; None: it was stopped before. What no waiting mends is
-    raised: a wrong password, a missing database, a missing right, a schema of another version, a bad path."""
+    """Start the node as soon as the server is available; None if it was stopped before. Errors that waiting does not
+    fix are raised: a wrong password, a missing database or privilege, another schema version, a bad path."""
     failures, said = 0, ""
     while not stop.is_set():
         try:
@@ -142,7 +143,7 @@ async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio
             if not worker.may_wait:
                 raise
             failures += 1
-            if str(error) != said:  # an outage is not worth a line per try
+            if str(error) != said:  # an outage is logged once, not at every attempt
                 said = str(error)
                 worker.logger.warning("cannot start yet: %s; tries again until it can", said)
             with contextlib.suppress(TimeoutError):
@@ -162,7 +163,7 @@ async def _wait_for_end(node: Node, stop: asyncio.Event, *, drain: bool) -> None
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in done:
-            wait.result()  # what ended by an error has not ended well
+            wait.result()  # a node that ended by an error has failed
     finally:
         for wait in waits:
             wait.cancel()
@@ -173,7 +174,7 @@ def _signals(worker: Worker, stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     asked: list[int] = []
 
-    # Not the loop's own handlers: they are heard only when the loop goes round, and a body may be blocking it.
+    # Not the event loop's handlers: they run only when the loop does, and a task function may be blocking it.
     def on_signal(number: int, _frame: FrameType | None) -> None:
         lease = worker.node.membership.lease if worker.node is not None else None
         if asked:

@@ -129,7 +129,7 @@ async def limit_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("stored")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: limit db has 1 of 1 in use",
+        r"ready, due for \d+ s; waits for a permit: limit db has 1 of 1 in use",
         Why.LIMIT,
         lambda: crew.first.set_limit("db", 2),
     )
@@ -142,7 +142,7 @@ async def limit_closed(crew: Crew) -> Situation:
     async def remove() -> None:
         await crew.first.set_limit("db", 1)
 
-    return Situation(handle, r"ready, due for \d+ s; waits for a slot: limit db is closed", Why.LIMIT, remove)
+    return Situation(handle, r"ready, due for \d+ s; waits for a permit: limit db is closed", Why.LIMIT, remove)
 
 
 async def kind_full(crew: Crew) -> Situation:
@@ -150,7 +150,7 @@ async def kind_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("only")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: 1 of at most 1 tasks of kind `only` run on all nodes together",
+        r"ready, due for \d+ s; waits for a permit: 1 of at most 1 tasks of kind `only` run on all nodes together",
         Why.LIMIT,
         lambda: open_gate(crew),
     )
@@ -162,7 +162,7 @@ async def server_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 has 1 of 1 in use, position 2",
+        r"ready, due for \d+ s; waits for a permit: server http://gpu-1 has 1 of 1 in use, position 2",
         Why.SERVER,
         lambda: open_gate(crew),
     )
@@ -173,7 +173,7 @@ async def server_closed(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 is closed",
+        r"ready, due for \d+ s; waits for a permit: server http://gpu-1 is closed",
         Why.SERVER,
         lambda: crew.first.set_servers("pool", {"http://gpu-1": 1}),
     )
@@ -185,7 +185,7 @@ async def server_resting(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: server http://gpu-1 backs off until [\d: -]+ \(in (59|60) min\)",
+        r"ready, due for \d+ s; waits for a permit: server http://gpu-1 backs off until [\d: -]+ \(in (59|60) min\)",
         Why.BACKED_OFF,
         lambda: crew.first.set_servers("pool", {"http://gpu-2": 1}),
     )
@@ -196,7 +196,7 @@ async def pool_empty(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: provider pool has no servers",
+        r"ready, due for \d+ s; waits for a permit: provider pool has no servers",
         Why.NO_SERVERS,
         lambda: crew.first.set_servers("pool", {"http://gpu-1": 1}),
     )
@@ -209,7 +209,7 @@ async def prefix_full(crew: Crew) -> Situation:
     handle = await crew.enqueue("serve")
     return Situation(
         handle,
-        r"ready, due for \d+ s; waits for a slot: server http://gpu/\d has 1 of 1 in use, "
+        r"ready, due for \d+ s; waits for a permit: server http://gpu/\d has 1 of 1 in use, "
         r"limit http://gpu has 1 of 1 in use",
         Why.LIMIT,
         lambda: crew.first.set_limit("http://gpu", None),
@@ -271,7 +271,7 @@ async def label_forbidden(crew: Crew) -> Situation:
 
 async def too_small(crew: Crew) -> Situation:
     handle = await crew.enqueue("quick", cost=Resources(gpu=2))
-    clause = r"could never carry it \(it needs gpu 2, and 1 is all there is\)"
+    clause = r"is too small \(it needs gpu 2, and the node has 1 in total\)"
     pattern = crew.each("quick", clause) + "; no live node could ever run it"
     return Situation(handle, pattern, Why.TOO_SMALL, lambda: _helped(crew, resources=Resources(gpu=2)))
 

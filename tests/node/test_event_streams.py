@@ -228,7 +228,7 @@ async def test_a_stream_of_an_engine_that_is_closed_ends_with_an_error(engine: E
     async with engine:
         waiting = asyncio.ensure_future(anext(engine.events()))
         await until(lambda: bool(engine.waiters.followers))
-    with pytest.raises(NotConnected, match="closed while somebody followed"):
+    with pytest.raises(NotConnected, match="closed while a caller followed"):
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 

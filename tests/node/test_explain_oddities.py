@@ -174,8 +174,8 @@ async def test_what_nobody_looks_at_is_due_or_expired(memory_url: str, new_engin
         due = await quick.with_options(delay=0.01).enqueue()
         late = await quick.with_options(expires_in=0.01).enqueue()
         nobody = "no live node knows kind `quick`"
-        await said(due, rf"scheduled: due for \d+ s, and made ready at the next look of a node, {nobody}")
-        await said(late, rf"ready, due for \d+ s; expired for \d+ s, and ended at the next look of a node, {nobody}")
+        await said(due, rf"scheduled: due for \d+ s, and the next check by a node makes it ready, {nobody}")
+        await said(late, rf"ready, due for \d+ s; expired for \d+ s, and the next check by a node ends it, {nobody}")
         async with engine.worker():
             await until_state(due, State.SUCCEEDED)
             await until_state(late, State.FAILED)
@@ -322,7 +322,7 @@ async def test_a_running_task_says_where_and_what_is_odd_about_it(memory_url: st
         running = r"running on node-a, on server http://one for \d+ s, attempt 1 of 5"
         await said(handle, running)
         await handle.cancel()
-        await said(handle, f"{running}; somebody has asked to cancel it")
+        await said(handle, f"{running}; its cancellation was requested")
         gate.open()
         await until_state(handle, State.CANCELLED)
         assert re.fullmatch(r"cancelled at \d\d:\d\d.*", str(await handle.explain()))
@@ -381,7 +381,7 @@ async def test_that_nobody_could_ever_run_it_is_said_before_its_time_has_come(ur
     @engine.task
     async def work() -> None: ...
 
-    never = "; 1 node runs `work`: node-a could never carry it \\(it needs cpu 9, and 1 is all there is\\)"
+    never = "; 1 node runs `work`: node-a is too small \\(it needs cpu 9, and the node has 1 in total\\)"
     never += "; no live node could ever run it"
     cost = Resources(cpu=9)
     async with engine, engine.worker():

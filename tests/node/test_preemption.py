@@ -352,7 +352,7 @@ def test_the_cheapest_are_chosen_and_no_more_than_needed(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"urgent": True, "preemptible": True}, "urgent work yields to nobody"),
+        ({"urgent": True, "preemptible": True}, "urgent and preemptible are mutually exclusive"),
         ({"preemptible": True, "uninterruptible": True}, "what is uninterruptible never yields"),
         ({"urgent": 1}, "urgent must be True or False, got 1"),
         ({"preemptible": "yes"}, "preemptible must be True or False, got 'yes'"),

@@ -296,7 +296,7 @@ async def test_whoever_waits_when_the_engine_is_closed_is_told(engine: Engine) -
     waiter = asyncio.create_task(handle.result())
     await asyncio.sleep(0.01)
     await engine.close()
-    with pytest.raises(NotConnected, match="closed while somebody waited"):
+    with pytest.raises(NotConnected, match="closed while a caller waited"):
         await waiter
 
 

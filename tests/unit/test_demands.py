@@ -74,7 +74,7 @@ def test_millionths_are_kept_exactly(millionths: int) -> None:
         ({"ram": 1.5}, "Resources ram must be bytes or a size"),
         ({"ram": "0.5B"}, "Resources ram must be 0 or at least a byte, got '0.5B'"),
         ({"ram": "0.0001KB"}, "Resources ram must be 0 or at least a byte, got '0.0001KB'"),
-        ({"ram": "9" * 400}, "Resources ram must be a size that somebody might have"),
+        ({"ram": "9" * 400}, "Resources ram must be a realistic size"),
         ({"ram": 10**16}, "Resources ram must be at most 1e\\+15 bytes"),
         ({"custom": ["license"]}, "Resources custom must be a dict"),
         ({"custom": {"my license": 1}}, "the name of a resource is a word .* got 'my license'"),

@@ -83,7 +83,9 @@ async def test_tables_of_somebody_elses_that_are_called_like_ours_are_left_alone
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
         connection.execute(f"CREATE TABLE {table}")
         before = connection.execute("SELECT sql FROM sqlite_master").fetchall()
-        with pytest.raises(SchemaError, match=r"somebody else's: .*synergon_\w+.*; rename it, or use another file"):
+        with pytest.raises(
+            SchemaError, match=r"belongs to another program: .*synergon_\w+.*; rename it, or use another file"
+        ):
             await new_engine(sqlite_url).connect()
         assert connection.execute("SELECT sql FROM sqlite_master").fetchall() == before
 

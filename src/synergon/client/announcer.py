@@ -1,6 +1,6 @@
-"""Announcer: tells the node of this process, and peers, what this engine has changed in the store.
+"""The announcer: notifies the node of this process, and peers, of what this engine has changed in the store.
 
-Announcements are hints: work that was not announced is found by the next sweep of a node.
+Announcements are hints: the sweep of a node finds tasks that were not announced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Announcer:
-    """Announces new, moved and ended tasks, and changes of what tasks share."""
+    """Announces new, changed and ended tasks, and changes of limits, servers and queues."""
 
     def __init__(self, connection: Connection, kinds: Mapping[str, AnyTask]) -> None:
         self._connection = connection
@@ -29,7 +29,7 @@ class Announcer:
     # ------------------------------------------------------------ new tasks
 
     def announce_inserted(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
-        """These tasks are stored."""
+        """Announce stored tasks."""
         ready: dict[ReadyGroupName, int] = {}
         later: set[str] = set()
         for task, insertion in zip(tasks, inserted, strict=True):
@@ -43,12 +43,13 @@ class Announcer:
             self.announce_later(later)
 
     def announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
-        """The call that stores these was cancelled, and the store may have them all the same."""
+        """Announce tasks whose insert was cancelled: the store may have them nevertheless."""
         self.announce_inserted(tasks, [Insertion(0, created=True, state=State.READY) for _ in tasks])
         self.announce_later({task.kind for task in tasks})
 
     def expect_commit(self) -> None:
-        """The caller's transaction will bring tasks. If the store does not tell, nodes look often for a while."""
+        """Note that a caller's transaction will insert tasks. If the store cannot announce them, nodes sweep often for
+        a while."""
         connection = self._connection
         if connection.store.capabilities.listens:
             return
@@ -60,7 +61,7 @@ class Announcer:
     # ------------------------------------------------------------ changed tasks
 
     def announce_moves(self, moves: Iterable[Moved]) -> None:
-        """A cancel, a retry or a delete has done this."""
+        """Announce the results of a cancel, retry or delete."""
         done = [moved for moved in moves if moved.done]
         for moved in done:
             if moved.state is State.RUNNING:
@@ -83,21 +84,22 @@ class Announcer:
             self._connection.peers.send_cancel(moved.node_id, moved.id)
 
     def announce_key_queues(self, moves: Iterable[Moved]) -> None:
-        """These tasks left or changed their key queues: the tasks behind them may be ready now."""
+        """Announce that tasks left or changed their key queues: other tasks of these may be ready now."""
         kinds = Counter(moved.kind for moved in moves if moved.kind is not None and self._has_key_queues(moved.kind))
         if kinds:
             self.announce_ready({(kind, None, KIND_DEFAULT): count for kind, count in kinds.items()})
             self.announce_later(kinds)
 
     def _has_key_queues(self, kind: str) -> bool:
-        """Whether tasks of the kind may stand in key queues; a kind that is registered elsewhere may have them."""
+        """Whether the kind may have key queues; True for a kind that is not registered here."""
         known = self._kinds.get(kind)
         return known is None or known.key_template is not None
 
-    # ------------------------------------------------------------ what they come down to
+    # ------------------------------------------------------------ announcements
 
     def announce_ready(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Ready groups have this many more tasks. True: a message to peers leaves as soon as the loop goes round."""
+        """Announce how many tasks became ready, by ready group. True if a hint goes out in the next iteration of the
+        event loop."""
         connection = self._connection
         if connection.node is not None:
             connection.node.announce(work)
@@ -105,14 +107,14 @@ class Announcer:
         return connection.peers is not None and connection.peers.announce_new(work)
 
     def announce_later(self, kinds: Iterable[str]) -> None:
-        """Tasks of these kinds become due or expire later, so a node has to set its alarm."""
+        """Announce that tasks of these kinds become due or expire later, so that a node sets its alarm."""
         if self._connection.node is not None:
             self._connection.node.alarm.look()
         elif self._connection.peers is not None:
             self._connection.peers.announce_scheduled(kinds)
 
     def announce_change(self) -> None:
-        """Something may be possible now that was not, for kinds that are not known here."""
+        """Announce a change after which tasks of any kind may become claimable."""
         if self._connection.node is not None:
             self._connection.node.look_everywhere()
         if self._connection.peers is not None:

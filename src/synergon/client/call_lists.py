@@ -23,7 +23,7 @@ def listed_calls(calls: Iterable[Call[Any]]) -> list[Call[Any]]:
 
 
 def one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
-    """The connection that all of the calls are to be stored on; they cannot be split over several."""
+    """The connection on which all calls are stored. OptionError if they name different ones."""
     found = {id(call.placement.conn): call.placement.conn for call in calls}
     if conn is not None:
         found[id(conn)] = conn

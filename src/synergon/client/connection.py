@@ -1,6 +1,6 @@
-"""Connection: the store of an engine and what works on it: the waiters, the peers, and the node of this process.
+"""The connection of an engine: its store, its waiters for results, its peers, and the node of this process.
 
-A connection belongs to one event loop and one process. Callers on another loop get NotConnected.
+A connection belongs to one event loop and one process. Callers on another event loop get NotConnected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """What the parts of an engine share while it is connected. Opened and closed by the engine."""
+    """What the parts of an engine share while it is connected. The engine opens and closes it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Connection:
         self._ports = ports
         self._logger = logger
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop that the engine is connected on, if it is."""
+        """The event loop on which the engine is connected; None if it is not."""
         self._process_id = os.getpid()
         self._store: Store | None = None
         self._waiters: Waiters | None = None
@@ -55,16 +55,16 @@ class Connection:
         self.node: Node | None = None
         """The node that runs in this process, if any."""
         self.is_in_child = False
-        """This is a child process that runs a task function, and a store in memory is in its parent."""
+        """This is a child process, and a memory store exists only in its parent."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a store."""
+        """Whether the store is connected."""
         return self._store is not None
 
     @property
     def store(self) -> Store:
-        """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
+        """The connected store. NotConnected if there is none, or if the caller is on another event loop."""
         if self._store is None:
             raise _not_connected()
         # A caller without a loop is synchronous code that writes on a connection of its own.
@@ -82,13 +82,13 @@ class Connection:
         return self._waiters
 
     def check_is_here(self) -> None:
-        """NotConnected if the engine is connected on a loop that is not the running one."""
+        """Raise NotConnected if the engine is connected on another event loop than the running one."""
         self.check_process()
         if self.loop is not None and self.loop is not asyncio.get_running_loop():
             raise _elsewhere()
 
     def check_process(self) -> None:
-        """NotConnected if the engine was connected when this process was forked off."""
+        """Raise NotConnected in a process that was forked while the engine was connected."""
         if self.loop is not None and self._process_id != os.getpid():
             raise NotConnected(
                 "this engine was connected before os.fork(), and neither its loop nor its connections live in this "
@@ -96,17 +96,17 @@ class Connection:
             )
 
     def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """The engine is connected on this loop now; None: no longer."""
+        """Record the event loop on which the engine is connected; None after it has disconnected."""
         self.loop = loop
         self._process_id = os.getpid()
 
     @property
     def origin(self) -> str | None:
-        """The id under which peers tell this engine that a task has ended which it enqueued."""
+        """The id under which peers notify this engine of the end of tasks that it enqueued."""
         return None if self.peers is None else self.peers.id
 
     async def open(self, settings: Settings) -> None:
-        """Connect to the store, meet the peers and declare the limits and providers; all of it or nothing."""
+        """Connect to the store, find the peers, and declare the limits and providers; all of it or nothing."""
         from synergon.node.duties.sweep import SHORTEST_SECONDS
 
         store = self._ports.make_store(settings.url)
@@ -150,20 +150,20 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Disconnect. Callers that still wait for a result get NotConnected."""
+        """Disconnect. Callers that wait for results get NotConnected."""
         store, waiters, peers, listener = self._store, self._waiters, self.peers, self._listener
         if store is None or waiters is None:
             return
         self._store = self._waiters = self.peers = self._listener = None
         self.attach(None)
-        waiters.close(NotConnected("the engine was closed while somebody waited for a result"))
+        waiters.close(NotConnected("the engine was closed while a caller waited for a result"))
         if peers is not None and listener is not None:
             await listener.stop()
             await peers.close()
         await store.close()
 
     async def declare(self) -> None:
-        """Tell the store of limits and providers that were made since it was last told."""
+        """Store the limits and providers that were created since the last declaration."""
         if self.is_in_child or self._registry.is_declared:
             return
         limits, providers = self._registry.declarations()
@@ -172,7 +172,8 @@ class Connection:
         self._registry.is_declared = True
 
     def become_reachable(self) -> None:
-        """Let peers tell this engine of the end of tasks; an engine without a node gets a row for it."""
+        """Let peers notify this engine of the end of tasks. An engine without a node gets a row in the node table for
+        it."""
         if self.node is None and self._listener is not None:
             self._listener.start()
 

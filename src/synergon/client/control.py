@@ -1,4 +1,4 @@
-"""Control: operator actions on limits, servers, queues and nodes, recorded with the person who takes them."""
+"""Operator actions on limits, servers, queues and nodes, recorded with the person who takes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @cache
 def this_person() -> str:
-    """The user and host in whose name this process acts, for the audit."""
+    """The user and host of this process, for the audit."""
     import getpass
     import socket
 
@@ -38,7 +38,8 @@ def this_person() -> str:
 
 
 class Control:
-    """The part of an engine that works on what tasks share. The store decides; what it changed is announced."""
+    """The part of an engine that changes limits, servers, queues and nodes. The store decides, and changes are
+    announced."""
 
     def __init__(self, connection: Connection, announcer: Announcer, operations: Operations) -> None:
         self._connection = connection
@@ -68,11 +69,11 @@ class Control:
             raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
 
     async def pause(self, queue: str) -> bool:
-        """Let no node claim from the queue; False: it was paused already."""
+        """Pause the queue: no node claims from it. False if it was paused already."""
         return (await self._act("pause", check_name(queue, "queue"))).outcome == "paused"
 
     async def resume(self, queue: str) -> bool:
-        """Undo `pause`; False: it was not paused."""
+        """Resume the queue. False if it was not paused."""
         return (await self._act("resume", check_name(queue, "queue"))).outcome == "resumed"
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
@@ -90,7 +91,7 @@ class Control:
         ]
 
     async def act_on_node(self, verb: Verb, node_id: str) -> None:
-        """Tell a node to do this; OptionError if it is not registered, or dead."""
+        """Record an operator action for a node. OptionError if it is not registered, or dead."""
         if "\0" in str(node_id):
             raise OptionError(f"a node's id has no NUL in it, got {node_id!r}")
         known = {node.id: node for node in await self._operations.nodes()}
@@ -112,7 +113,7 @@ class Control:
 
 
 def _why_dead(node: NodeRecord) -> tuple[str, str] | None:
-    """Why the node cannot obey, in short and in full; None: it may be alive."""
+    """Why the node cannot carry out an action, in short and in full; None if it may be alive."""
     if is_gone(node.process):
         return "its process is gone", f"its process {node.process.pid} is gone"
     if node.lease_remaining <= 0:

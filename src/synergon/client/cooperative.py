@@ -1,4 +1,4 @@
-"""Long work in chunks, so that the event loop serves other tasks in between."""
+"""Splits long work into chunks, so that the event loop runs other tasks in between."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 CHUNK: Final = 500
-"""How many items are done before the loop goes round: a few milliseconds' worth."""
+"""How many items are processed per iteration of the event loop: a few milliseconds."""
 
 
 async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """What `make` makes of each."""
+    """Apply `make` to each item, in chunks."""
     made: list[Made] = []
     for start in range(0, len(items), CHUNK):
         if start:
@@ -25,13 +25,13 @@ async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) ->
 
 
 class FairWaiters:
-    """Lets callers that come at the same time go on in chunks, in the order in which they came."""
+    """Lets concurrent callers continue in chunks, in the order of their calls."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Return when it is this caller's turn; all other tasks of the loop have had one in between."""
+        """Return when this caller may continue, after all other tasks of the event loop have run once."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._next, loop)

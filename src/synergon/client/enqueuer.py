@@ -1,4 +1,4 @@
-"""Enqueuer: stores calls as tasks, all of them or none, and announces them."""
+"""Stores calls as tasks, all or none, and announces them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READY: Final = State.READY  # to look a member up takes longer than to compare i
 
 
 class Enqueuer:
-    """The part of an engine that brings tasks into the store. An insertion that it returns is durable."""
+    """The part of an engine that enqueues tasks. An insertion that it returns is durable."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Enqueuer:
         return inserted
 
     async def enqueue_one(self, call: Call[Any]) -> Insertion:
-        """`enqueue` for a single call, by the shortest way."""
+        """`enqueue` for a single call, on a fast path."""
         connection, announcer = self._connection, self._announcer
         if call.placement.conn is not None:
             return (await self.enqueue([call]))[0]
@@ -73,9 +73,9 @@ class Enqueuer:
         except asyncio.CancelledError:
             announcer.announce_doubtful((task,))
             raise
-        if inserted.state is READY and task.expires_in is None:  # the usual case, and the hottest path
+        if inserted.state is READY and task.expires_in is None:  # the usual case, and called most often
             if announcer.announce_ready({(task.kind, task.queue, task.requirements): 1}):
-                await asyncio.sleep(0)  # the task can start elsewhere before the caller goes on here
+                await asyncio.sleep(0)  # the task can start elsewhere before this caller continues
         else:
             announcer.announce_inserted((task,), (inserted,))
         if task.requirements or call.task_type is None:
@@ -83,7 +83,7 @@ class Enqueuer:
         return inserted
 
     async def enqueue_tasks(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store tasks that were made from calls already."""
+        """Store tasks that were already made from calls."""
         await self._connection.declare()
         if not tasks:
             return []
@@ -104,7 +104,7 @@ class Enqueuer:
         connection = self._connection
         tasks = [call.to_new_task(connection.origin) for call in calls]
         self._sync_bridge.call(lambda: self._before_commit(tasks))
-        # The caller's connection belongs to the caller's thread, so this happens here.
+        # The caller's connection belongs to the caller's thread, so the insert runs here.
         inserted = connection.store.insert_on_sync(conn, tasks) if tasks else []
         if any(map(self._warning.is_of_interest, tasks)):
             self._sync_bridge.call(lambda: self._warning.consider(connection.store, tasks, inserted))
@@ -136,7 +136,8 @@ class Enqueuer:
 
 
 def _follower(tasks: Sequence[NewTask]) -> NewTask:
-    """The last of the tasks, which follows the others: a task of its own, never one that is live already.
+    """The task that follows a group, which is the last of the tasks. It is always a new task, never a live one with its
+    key.
 
     A live task with its key would not wait for the group, and a member that it replaced would wait for itself.
     """

@@ -1,7 +1,7 @@
-"""Follower: reads the final events of all nodes, one after the other, as they are stored.
+"""The follower: reads the final events of all nodes as they are stored.
 
-Promise: a stream gives every event that the history has behind its cursor, each once. It reads when the node or a peer
-tells of an end, and now and then for those that were not told. While the store is away it waits.
+A stream returns every event after its cursor once. It reads when the node or a peer announces an end, and from time to
+time for ends that were not announced. While the store is unavailable it waits.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 LEAST_SECONDS: Final = 0.02
-"""Events that follow each other closely are read together: the least time between two reads."""
+"""The minimum time between two reads, so that events in quick succession are read together."""
 ASK_SECONDS: Final = 30.0
-"""How often peers are asked again to tell of ends."""
+"""How often the request to peers to announce ends is repeated."""
 
 
 class Follower:
@@ -53,12 +53,12 @@ class Follower:
     async def follow(
         self, reading: FinalEvents, kinds: Collection[str] | None, mark: str
     ) -> AsyncGenerator[Event, None]:
-        """The events of a reading, for ever."""
+        """Yield the events of a reader, for ever."""
         is_surprised = False
         self._ask_from_time_to_time()
         while True:
             if self._waiters.is_closed:
-                raise NotConnected("the engine was closed while somebody followed its events")
+                raise NotConnected("the engine was closed while a caller followed its events")
             was_told = self.news.is_set()
             self.news.clear()
             self._looked_at = self._loop.time()
@@ -91,7 +91,7 @@ class Follower:
                 await asyncio.sleep(pause_after(failures))
 
     async def _sleep(self, *, is_surprised: bool) -> None:
-        """Wait until an end is told of, or until it is time to look for ends that were not."""
+        """Wait until an end is announced, or until it is time to look for ends that were not."""
         self._ask_from_time_to_time()
         peers = self._connection.peers
         is_restless = is_surprised or peers is None or not peers.is_healthy

@@ -1,4 +1,4 @@
-"""Events: the stream of all tasks that end, on every node."""
+"""The stream of final events of all nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK_LENGTH: Final = 8
 
 
 class Events:
-    """The part of an engine that reads final events. A stream leaves nothing out and repeats nothing."""
+    """The part of an engine that reads final events. A stream omits and repeats nothing."""
 
     def __init__(self, connection: Connection, logger: logging.Logger) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class Events:
     def stream(
         self, after: str | None, kinds: Any, states: Any, sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
-        """The final events behind the cursor, for ever; without a cursor from the oldest that the history has."""
+        """Yield the final events after the cursor, for ever; without a cursor from the oldest in the history."""
         if after is not None and not isinstance(after, str):
             raise OptionError(f'after must be the cursor of an event, or "now", got {after!r}')
         return self._stream(after, _kinds(kinds), _final_states(states), sweep_seconds)
@@ -39,7 +39,7 @@ class Events:
     async def _stream(
         self, after: str | None, kinds: frozenset[str] | None, states: frozenset[State], sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
-        from synergon.client.event_stream import Follower  # uses the sweep of nodes, which nothing else here needs
+        from synergon.client.event_stream import Follower  # imported here, because only this needs the sweep of nodes
 
         connection = self._connection
         store, waiters = connection.store, connection.waiters
@@ -65,13 +65,13 @@ def check_subscriber(function: Any) -> Any:
         inspect.signature(function).bind(None)
     except TypeError as error:
         raise OptionError(f"on_event takes a function of an event, {function!r} is not: {error}") from None
-    except ValueError:  # something built in, which does not tell
+    except ValueError:  # a built-in function without a signature
         pass
     return function
 
 
 async def _mark_of(store: Store) -> str:
-    """A text that names the store in cursors, equal in all processes that use it."""
+    """A text that identifies the store in cursors, equal in all processes that use it."""
     import hashlib
 
     return hashlib.sha256(await store.secret()).hexdigest()[:MARK_LENGTH]

@@ -1,8 +1,8 @@
-"""must_await: marks the coroutine methods that store tasks, so that no task is lost by a call that nothing awaits.
+"""`must_await`: marks coroutine methods that store tasks, so that no task is lost because a call was not awaited.
 
-Without a running event loop the call raises and names the synchronous method. Under a running loop the call returns a
-coroutine, which logs an error if it is dropped before it has started. Such a method stays a coroutine function for
-`inspect`, `asyncio` and the frameworks that ask them.
+Without a running event loop the call raises and names the synchronous method. With one it returns a coroutine, which
+logs an error if it is dropped before it has started. `inspect`, `asyncio` and frameworks still see a coroutine
+function.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def must_await(*, sync: str) -> Callable[[Function], Function]:
 
 
 def coroutine_function(function: Function) -> Function:
-    """Have `inspect` and `asyncio` say that the function, which returns a coroutine, is a coroutine function."""
+    """Make `inspect` and `asyncio` treat a function that returns a coroutine as a coroutine function."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
-    # Before 3.12 they ask for the flag of the code alone. A call does not: an instruction makes the coroutine.
+    # Before 3.12 they check only the flag of the code. A call ignores it: a bytecode instruction creates the coroutine.
     code = function.__code__
     function.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
     return function
@@ -69,7 +69,7 @@ def no_loop(caller: Caller, name: str, sync: str) -> ConfigurationError:
 
 
 class AwaitedCall(Coroutine[Any, Any, Any]):
-    """The coroutine of one call: it runs as the method's own, and logs an error if it is dropped unstarted."""
+    """The coroutine of one call: it runs the method, and logs an error if it is dropped before it has started."""
 
     __slots__ = ("_caller", "_coroutine", "_is_started", "_name")
 
@@ -84,28 +84,28 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
-        """Go on, as a task of an event loop does."""
+        """Continue, as a task of an event loop does."""
         self._is_started = True
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Go on with this error, as a cancelled task does."""
+        """Continue with this error, as a cancelled task does."""
         self._is_started = True
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        """End it; a call that is closed on purpose is not reported."""
+        """End the coroutine. A call that is closed on purpose is not logged."""
         self._is_started = True
         self._coroutine.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What a debugger or the text of an asyncio task asks of a coroutine: its name, code and frame."""
+        """Attributes of the coroutine that debuggers and asyncio read: its name, code and frame."""
         return getattr(self._coroutine, name)
 
     def __del__(self) -> None:
         if self._is_started:
             return
-        self._coroutine.close()  # or Python would warn of it as well, without the names
+        self._coroutine.close()  # otherwise Python would warn, too, without the names
         call = f"{self._caller.name_in_code}.{self._name}(...)"
         self._caller.logger.error(
             "%s was never awaited: the task is not stored; write `await %s`", call, call, stacklevel=2

@@ -1,4 +1,4 @@
-"""Operations: reads stored tasks, and changes them as people ask."""
+"""Reads and changes stored tasks for users."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from synergon.stores.base import Store
 
 EXPLAIN_TRIES: Final = 3
-"""A task that moves on faster than it can be explained gets the last answer."""
+"""How often an explanation is tried again for a task whose state changes meanwhile; then the last one is returned."""
 
 
 class Operations:
-    """The part of an engine that works on stored tasks. The store decides; what it changed is announced."""
+    """The part of an engine that reads and changes stored tasks. The store decides, and changes are announced."""
 
     def __init__(self, connection: Connection, announcer: Announcer) -> None:
         self._connection = connection
@@ -40,22 +40,22 @@ class Operations:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or ended; TaskNotFound if there is none."""
+        """One task, live or final; TaskNotFound if there is none."""
         (record,) = await self._store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
         return record
 
     async def explain(self, task_id: int) -> Explanation:
-        """Why a task waits, on every node; or how it runs, or what became of it."""
-        from synergon.explain.explainer import explain  # with the node, which a program that only enqueues never needs
+        """Explain why a task waits on every node, how it runs, or how it ended."""
+        from synergon.explain.explainer import explain  # imports the node, which a producer never needs
 
         record = await self.get(task_id)
         for _ in range(EXPLAIN_TRIES):
             explanation = await explain(self._store, self._connection.node, record)
             before, record = record, await self.get(task_id)
             if (before.state, before.claim_no) == (record.state, record.claim_no):
-                break  # else it has moved on while nodes were looked at, and what was found is of two moments
+                break  # otherwise its state has changed meanwhile, and the explanation mixes two moments
         return explanation
 
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
@@ -74,7 +74,7 @@ class Operations:
         return await self._store.list_tasks(TaskQuery(states=states, before=before, limit=limit, **given))
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """How many tasks are in each state, exactly."""
+        """The exact number of tasks in each state."""
         totals = dict.fromkeys(State, 0)
         for (its_queue, its_kind, state), number in (await self._store.counts()).items():
             if kind in (None, its_kind) and queue in (None, its_queue):
@@ -89,7 +89,7 @@ class Operations:
     # ------------------------------------------------------------ operations
 
     async def cancel(self, task_id: int, why: str | None = None) -> bool:
-        """Cancel a task in whatever state it is; False: it had ended already."""
+        """Cancel a task in any state. False if it had ended already."""
         (moved,) = await self._store.cancel([check_id(task_id)], None if why is None else storable(why))
         if moved.state is None:
             raise _not_found(task_id)
@@ -97,13 +97,13 @@ class Operations:
         return moved.done
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> int:
-        """Cancel the live tasks of a group; how many there were."""
+        """Cancel the live tasks of a group. Returns how many there were."""
         moves = await self._store.cancel_group(group_id, None if why is None else storable(why))
         self._announcer.announce_moves(moves)
         return sum(moved.done for moved in moves)
 
     async def retry(self, task_id: int) -> None:
-        """Run an ended task again, under the same id, with its budgets reset."""
+        """Run a final task again, under its id, with attempts and crashes reset."""
         (moved,) = await self._store.retry([check_id(task_id)])
         if moved.key_holder is not None:
             raise KeyConflict(
@@ -164,7 +164,7 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
 
 
 def check_id(task_id: Any) -> int:
-    """An id that a store could have given."""
+    """Check that a store could have assigned this id."""
     if isinstance(task_id, bool) or not isinstance(task_id, int):
         raise OptionError(f"a task's id is a whole number, got {task_id!r}")
     if not 0 < task_id < 2**63:

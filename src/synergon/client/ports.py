@@ -1,6 +1,6 @@
-"""Ports: the parts through which an engine reaches the world outside of it. Tests replace single ports.
+"""The ports of an engine to the outside world. Tests replace single ports.
 
-The functions that make a node, an executor and a transport import these when they are called: a program that only
+The functions that create a node, an executor and a transport import them when they are called: a program that only
 enqueues loads neither the node nor the peering.
 """
 
@@ -42,7 +42,7 @@ def _transport(settings: Settings) -> Transport | None:
 
 @dataclass(slots=True, kw_only=True)
 class Ports:
-    """The clock of an engine, and how the engine makes its store, waiters, transport, executor and node."""
+    """The clock of an engine, and the functions that create its store, waiters, transport, executor and node."""
 
     clock: Clock = field(default_factory=SystemClock)
     make_store: Callable[[str], Store] = open_store

@@ -1,6 +1,6 @@
-"""Results: callers wait for the end of tasks, and get what the tasks returned.
+"""Waits for the end of tasks, and returns their results.
 
-The node and the peers tell of ends; a slow sweep finds the rest.
+The node and the peers announce ends; a slow sweep finds those that were not announced.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ class Waiters:
         self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
         self._told: set[int] = set()
         self.of_others: set[int] = set()
-        """The tasks that another engine has enqueued."""
+        """Awaited tasks that another engine has enqueued."""
         self.followers: set[asyncio.Event] = set()
         """Set whenever any task may have ended."""
         self._unasked: set[int] = set()
         self.peers: Peers | None = None
-        """They are asked to tell of the end of tasks that another engine has enqueued."""
+        """The peers, which are asked to announce the end of tasks that another engine has enqueued."""
         self.is_closed = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
 
     def expect_of_others(self, task_id: int) -> None:
-        """Another engine has enqueued the task, so peers have to be asked to tell of its end here."""
+        """Note that another engine has enqueued the task, so that peers are asked to announce its end here."""
         self.of_others.add(task_id)
         self._unasked.add(task_id)
 
     async def wait(self, task_id: int) -> TaskRecord:
-        """The final record of the task."""
+        """Return the final record of the task."""
         future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(task_id, []).append(future)
-        # Registered first and looked up then: an end in between is told or seen, never missed.
+        # Registered before it is read: an end in between is announced or read, never missed.
         self._look_at([task_id])
         try:
             return await future
@@ -60,13 +60,13 @@ class Waiters:
             self._forget(task_id, future)
 
     def tell(self, ids: Iterable[int]) -> None:
-        """These tasks may have ended."""
+        """Check these tasks, which may have ended."""
         self.tell_followers()
         if self._futures:
             self._look_at(ids)
 
     def tell_followers(self) -> None:
-        """Any task may have ended."""
+        """Wake the followers: any task may have ended."""
         for follower in self.followers:
             follower.set()
 
@@ -77,11 +77,11 @@ class Waiters:
             self._start()
 
     def tell_all(self) -> None:
-        """All of these tasks may have ended."""
+        """Check all of these tasks, which may have ended."""
         self.tell(list(self._futures))
 
     def close(self, error: Exception) -> None:
-        """Raise the error in all that wait."""
+        """Raise the error in all waiting callers."""
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -100,7 +100,7 @@ class Waiters:
             is_due = self._clock.monotonic() >= self._sweep_at
             ids, self._told = sorted(self._futures if is_due else self._told), set()
             self._wake.clear()
-            if is_due:  # all of them are looked at in time, however many are told of meanwhile
+            if is_due:  # each of them is checked in time, however many are announced meanwhile
                 self._sweep_at = self._clock.monotonic() + self._sweep_seconds
             try:
                 await self._look(ids)
@@ -147,14 +147,15 @@ class Waiters:
 
 
 class Results:
-    """The part of an engine that waits for tasks. It is told of their ends; it does not poll."""
+    """The part of an engine that waits for tasks. Ends are announced to it; it does not poll."""
 
     def __init__(self, connection: Connection, kinds: Mapping[str, AnyTask]) -> None:
         self._connection = connection
         self._kinds = kinds
 
     async def wait(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
-        """The final record of the task. `is_ours`: this engine has enqueued it, so its end is told without asking."""
+        """The final record of the task. `is_ours` says that this engine has enqueued it, so that its end is announced
+        unasked."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         waiters = self._connection.waiters
         try:
@@ -169,7 +170,7 @@ class Results:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
 
     def decode(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of an ended task in the type of its function's annotation; TaskFailed, TaskCancelled otherwise."""
+        """The result of a final task in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
         if record.state is State.CANCELLED:
             raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
         if record.state is State.FAILED:

@@ -1,4 +1,4 @@
-"""SyncBridge: runs the engine's coroutines for code without an event loop."""
+"""Runs the engine's coroutines for code without an event loop."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 END_SECONDS: Final = 5.0
-"""How long a loop that ends waits for calls to end by themselves, and then for those that it has cancelled."""
+"""How long a closing event loop waits for calls to end by themselves, and then for those that it has cancelled."""
 
 CHECK_SECONDS: Final = 1.0
-"""How often a caller checks that the loop which it waits for still runs: a loop that stops tells no thread."""
+"""How often a waiting caller checks that the event loop still runs: a loop that stops notifies no thread."""
 
 
 class IdleHookGuard:
-    """Refuses the calls of an idle hook that has run for too long: a hook in a thread cannot be ended."""
+    """Rejects calls of an idle hook that has exceeded its timeout: a hook in a thread cannot be ended."""
 
     def __init__(self) -> None:
         self.why_not: str | None = None
-        """Why the hook may call no more; None: it may."""
+        """Why calls of the hook are rejected; None if they are not."""
         self._waiters = FairWaiters()
 
     def check(self) -> None:
-        """NotConnected if the hook may call no more."""
+        """Raise NotConnected if the calls of the hook are rejected."""
         if self.why_not is not None:
             raise NotConnected(self.why_not)
 
     async def give_way(self) -> None:
-        """`check`, after all other tasks of the event loop have had a turn: not every store makes its callers wait, and
-        a hook that never waits, or makes ten thousand calls at once, would hold up the loop."""
+        """`check`, after all other tasks of the event loop have run once: a hook whose calls never suspend, or that
+        makes thousands at once, would otherwise block the event loop."""
         await self._waiters.wait()
         self.check()
 
 
 IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_idle_hook_guard", default=None)
-"""The guard of the idle hook that calls; None for all other callers."""
+"""The guard of the calling idle hook; None for all other callers."""
 
 
 class Connectable(Protocol):
-    """The engine, as its bridge needs it."""
+    """The engine as its bridge needs it."""
 
     async def connect(self) -> object:
         """Connect on the running loop."""
@@ -65,20 +65,21 @@ def _ended(is_own_loop: bool) -> str:
 
 
 class SyncBridge:
-    """Runs coroutines for synchronous callers: on the loop that the engine is connected on, else on one of its own."""
+    """Runs coroutines for synchronous callers: on the event loop of the connected engine, otherwise on one of its
+    own."""
 
     def __init__(self, engine: Connectable, connection: Connection) -> None:
         self._engine = engine
         self._connection = connection
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
-        """Held while a call is submitted, and while an own loop ends: no call comes to a loop that never runs it."""
+        """Held while a call is submitted, and while the own loop ends, so that no call goes to an ended loop."""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
         """The process in which the own loop runs."""
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of the coroutine that `function` makes."""
+        """Run the coroutine that `function` creates, and return its result."""
         self._reject_running_loop()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
             guard.check()
@@ -101,28 +102,29 @@ class SyncBridge:
     def _result(
         future: Future[Value], loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, object, Value]
     ) -> Value:
-        """The result of a call on a loop that the bridge does not run; CancelledError if that loop has stopped."""
+        """The result of a call on an event loop that the bridge does not run. CancelledError if that loop has
+        stopped."""
         while not wait([future], timeout=CHECK_SECONDS).done:
             if loop.is_closed():
                 if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                     coroutine.close()  # else it would warn that it was never awaited
                 raise CancelledError
-            if not loop.is_running() and future.cancel():  # should the loop go on, it does not make the call any more
+            if not loop.is_running() and future.cancel():  # if the loop continues, it does not run the call
                 raise CancelledError
         return future.result()
 
     def close(self) -> None:
-        """Disconnect, and end the loop of one's own if there is one."""
+        """Disconnect, and end the bridge's own event loop if there is one."""
         with self._lock:
             loop, self._own_loop = self._own_loop, None
-            if self._process_id != os.getpid():  # it was forked off, and the loop is not ours to end
+            if self._process_id != os.getpid():  # in a forked process the loop belongs to the parent
                 return
         if loop is not None:
             asyncio.run_coroutine_threadsafe(self._end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
 
     async def _end(self) -> None:
-        """Stop the engine, and let the tasks that still use the loop, such as a worker, end."""
+        """Stop the engine, and wait for tasks that still use the loop, such as a worker."""
         await self._engine.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
@@ -162,7 +164,7 @@ class SyncBridge:
 
     @staticmethod
     async def _cancel_others() -> None:
-        """End calls that have not ended by themselves: their callers wait in other threads."""
+        """Cancel calls that have not ended by themselves: their callers wait in other threads."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for other in others:
             other.cancel()

@@ -1,4 +1,4 @@
-"""UnrunnableWarning: warns, where a task is enqueued, that no live node can ever run it."""
+"""Warns, when a task is enqueued, that no live node can ever run it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from synergon.stores.base import Store
 
 REQUIREMENTS_KEPT: Final = 10_000
-"""How many different requirements are remembered, so that none is warned of again and again."""
+"""How many different requirements are remembered, so that each is logged once."""
 
 SHOWN_NODES: Final = 5
 
 
 class UnrunnableWarning:
-    """Compares the requirements of new tasks with the live nodes, and logs a warning if none of them will do: once, and
-    once more if there was a node in between that would.
+    """Compares the requirements of new tasks with the live nodes, and logs a warning if no node meets them: once, and
+    again only if a node has met them in between.
 
-    Only a warning: a node that can run the task may start at any time. Tasks of `known` kinds without requirements cost
-    nothing; others cost a look at the node table, at most once per heartbeat. The requirements of a kind that is not
-    known here are those that its nodes publish.
+    It is only a warning: a node that can run the task may start at any time. Tasks of `known` kinds without
+    requirements cost nothing; others cost a read of the node table, at most once per heartbeat. The requirements of a
+    kind that is not known here are those that its nodes publish.
     """
 
     def __init__(self, ports: Ports, logger: logging.Logger, refresh_seconds: float, known: Container[str]) -> None:
@@ -40,17 +40,17 @@ class UnrunnableWarning:
         self._refresh_seconds = refresh_seconds
         self._known = known
         self._judged: set[tuple[str, str]] = set()
-        """Compared since the node table was last read."""
+        """Requirements that were compared since the node table was last read."""
         self._hopeless: set[tuple[str, str]] = set()
-        """Those that were warned of."""
+        """Requirements for which a warning was logged."""
         self._nodes: list[NodeRecord] = []
         self._read_at: float | None = None
 
     async def consider(
         self, store: Store, tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None = None
     ) -> None:
-        """Warn of tasks that no live node can run; never raises because of it. `inserted` says what became of them: a
-        task that gave way to a live task with its key does not count."""
+        """Warn of tasks that no live node can run. Never raises. `inserted` are their insertions: a task that was not
+        stored because a live task holds its key does not count."""
         wanted = {(task.kind, task.requirements) for task in _stored(tasks, inserted) if self.is_of_interest(task)}
         if not wanted:
             return
@@ -69,7 +69,7 @@ class UnrunnableWarning:
         await made_in_chunks(lambda each: self._judge(*each, states[each[0]]), sorted(new))
 
     def for_children(self, store: Store) -> ChildrenToCheck:
-        """The part of a node that has the children of its tasks considered."""
+        """The part of a node that checks the children of its tasks."""
         return ChildrenToCheck(self, store)
 
     def is_of_interest(self, task: NewTask) -> bool:
@@ -87,7 +87,7 @@ class UnrunnableWarning:
         return self._read_at is None or self._ports.clock.monotonic() - self._read_at > self._refresh_seconds
 
     def _judge(self, kind: str, text: str, states: Sequence[tuple[str, NodeStatus]]) -> None:
-        if not states:  # somebody may be about to start
+        if not states:  # a node may be about to start
             self._judged.discard((kind, text))
             return
         if any(could_run(state, kind, text) for _, state in states):
@@ -117,7 +117,7 @@ class UnrunnableWarning:
 
 
 def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> Iterable[NewTask]:
-    """The tasks that are in the store as they were given."""
+    """The tasks that were stored as new."""
     if inserted is None:
         return tasks
     pairs = zip(tasks, inserted, strict=True)
@@ -125,12 +125,12 @@ def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> I
 
 
 def _states(nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeStatus]]:
-    """The names and published statuses of nodes, by name."""
+    """The published statuses of nodes, by node name."""
     return [(node.name, read_status(bytes(node.published))) for node in sorted(nodes, key=lambda node: node.name)]
 
 
 class ChildrenToCheck:
-    """Checks the children of tasks after they are stored, in a duty of the node: no task waits for a warning."""
+    """Checks the children of tasks after they are stored, in a duty of the node, so that no task waits for it."""
 
     def __init__(self, warning: UnrunnableWarning, store: Store) -> None:
         self._warning = warning
@@ -139,12 +139,12 @@ class ChildrenToCheck:
         self._event = asyncio.Event()
 
     def note(self, tasks: Iterable[NewTask]) -> None:
-        """These are stored."""
+        """Check these stored tasks soon."""
         self._stored += tasks
         self._event.set()
 
     async def step(self) -> None:
-        """Consider what was stored, when something was."""
+        """Wait for stored children, and check them."""
         await self._event.wait()
         self._event.clear()
         stored, self._stored = self._stored, []

@@ -1,5 +1,5 @@
-"""Why a task waits: one sentence for people, and a structure for programs.
+"""Explains why a task waits: one sentence for people, and a structure for programs.
 
-The answer comes from the code that decides what runs where (`stores.rules.claim_plan`,
-`stores.rules.shared_capacity`), from the rows of the store and the status that each node publishes.
+The answer comes from the code that decides which node runs a task (`stores.rules.claim_plan`,
+`stores.rules.shared_capacity`), from the rows of the store, and from the status that each node publishes.
 """

@@ -1,4 +1,4 @@
-"""What stands in the way of a ready task on one node."""
+"""Finds the causes that prevent one node from starting a ready task."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from synergon.stores.rules.node_capacity import Fit, NodeCapacity, requirements_
 
 
 def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
-    """All of them that are the node's own; none: it could start the task, if nothing that all nodes share, and no other
-    task, stands in the way."""
+    """The causes of the node itself. Without any, the node can start the task if limits, servers and other tasks allow
+    it."""
     if node.is_silent:
         return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
     if not node.state.is_published:
@@ -68,7 +68,7 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
-    """Resources of which there is enough in all, and not now; and child processes."""
+    """Resources and child processes: the node has enough in total, but not enough free."""
     scales, state = NodeCapacity(node.request([task.kind])), node.state
     if scales.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
@@ -92,14 +92,14 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
-    """Others have been asked to make room for it, and did not."""
+    """The cause that running tasks were asked to yield to this kind and did not."""
     seconds = node.state.backed_off.get(kind)
     if seconds is not None:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
 
 def _unasked(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
-    """What only a function can say, which was not asked or has said no."""
+    """The cause that `can_accept` has rejected the task, or has not been asked about it."""
     if not node.state.kind(task.kind).is_asking:
         return
     acceptance = node.acceptance

@@ -1,4 +1,5 @@
-"""Whether other tasks go first: a node's next claim, without taking anything.
+"""A dry run of a node's next claim: shows whether the node would take the task or others first, without taking
+anything.
 
 The store decides it by the rule of the claim (`Store.dry_run`), for all kinds of which the node could claim something.
 It is asked only where nothing else stands in the way, or where capacity may be reserved.
@@ -17,7 +18,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.stores.base import Store
 
 Counts = Mapping[tuple[str, str, State], int]
-"""How many tasks there are by queue, kind and state."""
+"""The numbers of tasks by queue, kind and state."""
 
 
 async def dry_run(store: Store, node: NodeView, task: TaskRecord) -> DryRun:

@@ -1,4 +1,4 @@
-"""Puts an explanation together: what the task's row says, then what stands in its way, then the sentence."""
+"""Builds an explanation: reads the task, finds the causes for which it waits, and words the sentence."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from synergon.stores.rules.rates import next_start
 
 
 async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanation:
-    """Why the task is not running, or how it runs, or what became of it.
+    """Explain why the task does not run, how it runs, or how it ended.
 
-    What the store knows is read in one round, which costs the same however many tasks there are: positions are counted
-    up to 1000. Only if nothing at all stands in the way it is looked whether others go first.
+    The store is read in one round, whose cost does not depend on the number of tasks: positions are counted up to 1000.
+    Only if there is no cause, a dry run of each node's next claim shows whether other tasks precede this one.
     """
     now = to_datetime(await store.now())
     if task.state.is_final:
@@ -55,8 +55,9 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
 
 
 async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
-    """The queues, if its own may be paused. They come with counts of all tasks, which take their time where there are
-    many; so the store is first asked whether anything may be taken that is ready in the same place."""
+    """The queues, if the task's queue may be paused. Reading them also counts all tasks, which is slow with many. So
+    the store is asked first whether a claim could take any task of this kind and queue, which shows that the queue is
+    not paused."""
     if task.is_command or task.state is State.SCHEDULED:
         return []
     if task.state is State.READY:
@@ -75,8 +76,8 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
 
 
 async def _is_deferred_by_rate(store: Store, task: TaskRecord, shared: SharedState) -> bool:
-    """Whether it is scheduled for the very moment at which the rate of its line lets one start: then it is the rate
-    that has put it off, whatever had before."""
+    """Whether the task is scheduled for the moment at which the rate of its key queue permits the next start. Then the
+    rate has deferred it, whatever its first due time was."""
     limit = shared.limit(f"key:{task.kind}")
     if task.limit_key is None or limit is None or limit.rate is None:
         return False
@@ -89,7 +90,7 @@ def _told(task: TaskRecord, sentence: str) -> Explanation:
 
 
 class _View:
-    """One task that waits, and all that was read about it."""
+    """One task that does not run, with all that was read about it."""
 
     def __init__(
         self,
@@ -107,10 +108,10 @@ class _View:
         self._position = None if ahead is None else ahead + 1
         self._now = now
 
-    # ------------------------------------------------------------ not yet
+    # ------------------------------------------------------------ scheduled or waiting
 
     def scheduled(self, is_deferred_by_rate: bool) -> Explanation:
-        """It waits for a moment."""
+        """Explain a scheduled task: it waits for a moment."""
         causes = [self._time(is_deferred_by_rate)]
         if all(node.is_silent for node in self._nodes):
             causes.append(Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind))
@@ -132,7 +133,7 @@ class _View:
         return Cause(why=Why.DELAYED, until=until)
 
     async def waiting(self) -> Explanation:
-        """It waits for a group, or in line."""
+        """Explain a waiting task: it waits for a group or in its key queue."""
         task = self._task
         if task.after_group is not None:
             (group,) = await self._store.groups([task.after_group])
@@ -148,7 +149,7 @@ class _View:
         return self._not_yet(sentence, causes, position=self._position)
 
     def _not_yet(self, sentence: str, causes: list[Cause], *, position: int | None = None) -> Explanation:
-        """What nodes say of it matters later, unless they say that they could never run it."""
+        """The explanation of a task that is not ready. Nodes are mentioned only if none of them can ever run it."""
         outlooks = [self._outlook(node, []) for node in self._nodes if not node.is_silent]
         if not outlooks or not _is_hopeless(outlooks):
             return self._explained(sentence, causes, position=position)
@@ -159,7 +160,7 @@ class _View:
     # ------------------------------------------------------------ ready
 
     async def ready(self) -> Explanation:
-        """It waits for a node."""
+        """Explain a ready task: it waits for a node."""
         task, nodes = self._task, self._nodes
         pause = self._shared.pause(task)
         outlooks = [self._outlook(node, pause) for node in nodes]
@@ -181,7 +182,7 @@ class _View:
         )
 
     async def _rehearsed(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
-        """What comes of it in the node's next claim, if it is looked at there."""
+        """The outlook of a node after a dry run of its next claim, if one is needed."""
         is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
         if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
             return outlook
@@ -200,7 +201,7 @@ class _View:
         return [] if moment is None or moment > self._now else [Cause(why=Why.EXPIRED, since=moment)]
 
     def _common(self, outlooks: list[NodeOutlook], pause: list[Cause]) -> list[Cause]:
-        """What stands in the way everywhere, not by what single nodes say."""
+        """The causes that hold on all nodes."""
         heard = [outlook for outlook in outlooks if not _is_unheard(outlook)]
         if not any(not _is_silent(outlook) for outlook in outlooks):
             unknown = Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind)
@@ -221,7 +222,7 @@ class _View:
         held_up = [outlook for outlook in own if outlook.causes]
         is_any_free = len(held_up) < len(own)
         if causes and is_any_free:
-            return f"; waits for a slot: {self._clauses(causes)}{position}"
+            return f"; waits for a permit: {self._clauses(causes)}{position}"
         besides = f"{self._clauses(causes)}, and " if causes else ""
         told = f"; {besides}{self._node_text(held_up, called)}"
         return f"{told}; no live node could ever run it" if _is_hopeless(outlooks) else f"{told}{position}"
@@ -243,7 +244,8 @@ class _View:
         return f"; {who} is about to reserve capacity for it"
 
     def _keeper(self) -> NodeRecord | None:
-        """The live node that keeps room for it. What the row says may be over by now: the node knows."""
+        """The live node that has reserved capacity for the task. Its status decides, because the row may be
+        outdated."""
         for node in self._nodes:
             if (
                 node.record.id == self._task.reserved_by
@@ -253,7 +255,7 @@ class _View:
                 return node.record
         return None
 
-    # ------------------------------------------------------------ all of them
+    # ------------------------------------------------------------ any state
 
     def _clauses(self, causes: list[Cause]) -> str:
         return some([clause(cause, self._now) for cause in causes])
@@ -288,7 +290,7 @@ def _is_unheard(outlook: NodeOutlook) -> bool:
 
 
 def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:
-    """Whether every live node that knows the kind could never run it."""
+    """Whether no live node that knows the kind can ever run the task."""
     living = [outlook for outlook in outlooks if not _is_silent(outlook)]
     return all(any(cause.why in NEVER for cause in outlook.causes) for outlook in living)
 

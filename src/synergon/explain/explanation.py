@@ -1,4 +1,4 @@
-"""What an explanation consists of."""
+"""The records of an explanation: its causes, and the outlook of each node."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from synergon.model.lifecycle import State
 from synergon.model.record import Record
 
 FARTHEST: Final = 1000
-"""Positions are counted up to here."""
+"""Positions are counted up to this number."""
 
 
 class Why(StrEnum):
-    """What may stand in the way of a task."""
+    """The reasons for which a task may wait."""
 
-    # It is not its time yet.
+    # The task is not ready yet.
     DELAYED = "delayed"
     RETRYING = "retrying"
-    """It has failed and is tried again; `subject` is the error's type."""
+    """The task has failed and is retried; `subject` is the type of the error."""
     SNOOZED = "snoozed"
-    """Its function asked to be run again later."""
+    """The task function has asked to run again later."""
     RATE = "rate"
-    """The rate of its key queue lets it start later."""
+    """The rate of its key queue permits a start only later."""
     DUE = "due"
-    """It is made ready at the next look of a live node."""
+    """The task is due. The next check by a live node makes it ready."""
     EXPIRED = "expired"
-    """It was not started in time, and ends at the next look of a live node."""
+    """The task was not started in time. The next check by a live node ends it."""
     KEY_QUEUE = "key_queue"
-    """Others with its limit key go first; `of` may run at once."""
+    """Other tasks of its key queue precede it; `of` may run at once."""
     GROUP = "group"
-    """It starts when the group `subject` has ended; `in_use` of its tasks are open."""
+    """The task starts when the group `subject` has ended; `in_use` tasks of that group are live."""
 
-    # What all nodes share.
+    # Causes that all nodes share.
     PAUSED = "paused"
     UNKNOWN_KIND = "unknown_kind"
     """No live node runs the kind."""
@@ -41,100 +41,100 @@ class Why(StrEnum):
     SERVER = "server"
     BACKED_OFF = "backed_off"
     REMOVED = "removed"
-    """The server that it is for is not in the pool."""
+    """The target server of the task is no longer in the pool."""
     NO_SERVERS = "no_servers"
 
-    # What one node says.
+    # Causes on one node.
     SILENT = "silent"
-    """Its lease is over, or its process is gone."""
+    """The node's lease has ended, or its process is gone."""
     NO_STATUS = "no_status"
-    """It has said nothing of itself yet."""
+    """The node has not published its status yet."""
     CORDONED = "cordoned"
     STOPPING = "stopping"
     OTHER_QUEUES = "other_queues"
     LABEL_MISSING = "label_missing"
     LABEL_FORBIDDEN = "label_forbidden"
     TOO_SMALL = "too_small"
-    """The whole node has `of`, and the task needs more."""
+    """The node has `of` in total, and the task needs more."""
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
     PROCESSES = "processes"
-    """All child processes have work: `in_use` of `of` are used, among others by `tasks`."""
+    """No child process is free: `in_use` of `of` are used, some of them by `tasks`."""
     RESOURCE = "resource"
-    """The same of a resource."""
+    """Too little of a resource is free: `in_use` of `of` are used, some of it by `tasks`."""
     RESERVED = "reserved"
-    """What is free is kept for the task `subject`."""
+    """The free capacity is reserved for the task `subject`."""
     WILL_RESERVE = "will_reserve"
-    """From the next claim on it is."""
+    """The next claim will reserve the free capacity for the task `subject`."""
     UNYIELDING = "unyielding"
-    """Running tasks did not yield to one of the kind `subject`; nobody is asked to before `until`."""
+    """Running tasks did not yield to a task of kind `subject`; none is asked again before `until`."""
     NOT_YET_ACCEPTED = "not_yet_accepted"
-    """It asks a function before it takes one (`can_accept`), and has not been told yes."""
+    """The node asks `can_accept` before it claims, and has no answer for this task yet."""
     REJECTED = "rejected"
-    """It has asked, and the answer was no until `until`."""
+    """`can_accept` has rejected the task; the node asks again at `until`."""
     BEHIND = "behind"
-    """There is room, and other tasks get it first."""
+    """The node has free capacity, and other tasks precede this one."""
 
 
 SHARED: Final = frozenset({Why.PAUSED, Why.LIMIT, Why.SERVER, Why.BACKED_OFF, Why.REMOVED, Why.NO_SERVERS})
-"""They stand in the way on every node that needs the same."""
+"""Causes that hold on all nodes."""
 
 NEVER: Final = frozenset({Why.LABEL_MISSING, Why.LABEL_FORBIDDEN, Why.TOO_SMALL})
-"""While nobody changes the node, it cannot run the task."""
+"""Causes for which a node can never run the task, unless it is restarted with other labels or resources."""
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """One thing that stands in the way. Which of the fields mean something depends on `why`."""
+    """One cause for which a task waits. `why` decides which fields are used."""
 
     why: Why
     subject: str = ""
-    """What it is about: a queue, limit, server, resource, label, group, task id or type of error."""
+    """The name of the queue, limit, server, resource, label or error type, or the id of the group or task."""
     in_use: float | None = None
     of: float | None = None
     needed: float | None = None
-    """How much of a resource the task uses; memory in bytes."""
+    """The amount of the resource that the task needs; memory in bytes."""
     tasks: tuple[int, ...] = ()
-    """Some of those that have what it needs."""
+    """Some of the tasks that use the resource."""
     since: datetime | None = None
     until: datetime | None = None
 
 
 class NodeOutlook(Record, frozen=True, kw_only=True):
-    """What one node could do with the task."""
+    """What one node can do with the task."""
 
     id: str
     name: str
     can_start: bool
-    """Nothing stands in the way: its next claim takes the task."""
+    """The node's next claim takes the task."""
     causes: tuple[Cause, ...] = ()
-    """What does, those things included that all nodes share."""
+    """Why the node does not start the task, including causes that all nodes share."""
     will_reserve: bool = False
-    """It does not fit, and the next claim begins to keep room for it; of several such nodes, the first that claims."""
+    """The task does not fit, and the next claim reserves capacity for it; of several nodes, the first that claims."""
     age: float = 0.0
-    """How many seconds ago it said what this is known from; 0 for the node of this process, which was asked now."""
+    """The age of the node's status in seconds; 0 for the node of this process."""
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """Why a task waits, or what became of it."""
+    """Why a task waits, or how it ended."""
 
     id: int
     kind: str
     state: State
     sentence: str
     causes: tuple[Cause, ...] = ()
-    """What stands in its way wherever it might run."""
+    """The causes that hold on all nodes."""
     nodes: tuple[NodeOutlook, ...] = ()
-    """The nodes that know its kind; only while it is `ready`, or if none of them could ever run it."""
+    """The nodes that know the kind. Empty unless the task is `ready`, or none of them can ever run it."""
     position: int | None = None
-    """Its place among tasks of its kind (and line) that wait for the same, from 1 on and exact up to 1000; 1001
-    stands for any place after that. None: it waits for nothing of the sort."""
+    """The position among the waiting or ready tasks of its kind and key queue, from 1, exact up to 1000; 1001 means
+    any later position. None in other states."""
     reserved_by: str | None = None
-    """The id of the live node that keeps room for it."""
+    """The id of the live node that has reserved capacity for the task."""
 
     def __str__(self) -> str:
         return self.sentence
 
     @property
     def can_start_on(self) -> tuple[NodeOutlook, ...]:
-        """The nodes whose next claim takes it."""
+        """The nodes whose next claim takes the task."""
         return tuple(node for node in self.nodes if node.can_start)

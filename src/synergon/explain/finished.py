@@ -1,4 +1,4 @@
-"""Tasks that do not wait: how they run, and what became of them."""
+"""Words explanations of running and final tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.model.task_records import TaskRecord
 
 
 def running(task: TaskRecord, node: NodeView | None, now: datetime) -> str:
-    """Where, for how long, and what is odd about it."""
+    """On which node the task runs, for how long, and what is unusual about it."""
     where = node.record.name if node is not None else task.node_id
     server = f", on server {task.server}" if task.server is not None else ""
     how = f"running on {where}{server}"
@@ -19,14 +19,14 @@ def running(task: TaskRecord, node: NodeView | None, now: datetime) -> str:
         how = f"claimed by {where}{server}, waits for others to yield to it"
     odd = [
         "overdue: its function could not be stopped at its deadline" if task.overdue else "",
-        "somebody has asked to cancel it" if task.cancel_requested else "",
+        "its cancellation was requested" if task.cancel_requested else "",
         "" if node is not None and not node.is_silent else "its node has not been heard from, and loses it soon",
     ]
     return "; ".join([f"{how} {lasting(task.started_at, now)}, {_attempt(task)}", *filter(None, odd)])
 
 
 def ended(task: TaskRecord, now: datetime) -> str:
-    """How and when it ended."""
+    """How and when the task ended."""
     when = "" if task.finished_at is None else f" at {clock_time(task.finished_at, now)}"
     attempts = f" after {plural(task.attempts, 'attempt')}" if task.attempts else ""
     if task.state is State.SUCCEEDED:

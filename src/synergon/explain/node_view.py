@@ -1,4 +1,4 @@
-"""A node: the request that it would make of the store, from what it says of itself."""
+"""A node as `explain` sees it: reconstructs the node's next claim request from its published status."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from synergon.options.durations import microseconds
 
 
 class NodeView(NamedTuple):
-    """A node that is registered, and what it says of itself."""
+    """A registered node, and its published status."""
 
     record: NodeRecord
     state: NodeStatus
     age: float
-    """Seconds since it said so."""
+    """The age of the status in seconds."""
     acceptance: Acceptance | None = None
-    """What it was told about candidates, if it is the node of this process."""
+    """The answers of `can_accept`, if it is the node of this process."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is dead, as far as anybody can see."""
+        """Whether the node appears to be dead."""
         return self.record.lease_remaining <= 0 or is_gone(self.record.process)
 
     @property
     def is_cordoned(self) -> bool:
-        """By its row, or by what it has heard since."""
+        """Whether the node is cordoned, by its row or by its status."""
         return self.record.is_cordoned or self.state.is_cordoned
 
     def serves(self, queue: str, kind: str) -> bool:
-        """Whether it takes tasks of this kind from the queue."""
+        """Whether the node takes tasks of this kind from the queue."""
         queues = self.record.queues
         return queues is None or queue in queues or self.state.kind(kind).is_command
 
     def kind_request(self, kind: str) -> KindRequest:
-        """What it would ask for."""
+        """The kind request that the node would make."""
         said = self.state.kind(kind)
         return KindRequest(
             kind=kind,
@@ -60,7 +60,7 @@ class NodeView(NamedTuple):
         )
 
     def request(self, wanted: Collection[str]) -> ClaimRequest:
-        """Its next claim, if there may be something of these kinds."""
+        """The node's next claim request, for these kinds."""
         state, queues = self.state, self.record.queues
         fairness = Fairness({kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state))
         kind_requests = fairness.share(
@@ -89,7 +89,7 @@ class NodeView(NamedTuple):
 
 
 class _PublishedSlots:
-    """What a node says of its slots."""
+    """The slots of a node, from its status."""
 
     def __init__(self, state: NodeStatus) -> None:
         self.free = state.slots_free
@@ -97,19 +97,20 @@ class _PublishedSlots:
         self._running = state.running
 
     def count(self, kind: str) -> int:
-        """How many of the kind run, or are about to."""
+        """How many tasks of the kind run, or are about to start."""
         return self._running.get(kind, 0)
 
 
 def node_view(record: NodeRecord, here: Node | None) -> NodeView:
-    """What the node says; the one of this process is asked, of the others it is read."""
+    """The view of a node: the node of this process is asked for its status, that of other nodes is read from the
+    store."""
     if here is not None and record.id == here.id:
         return NodeView(record, here.state(), 0.0, here.acceptance)
     return NodeView(record, _aged(record.state, record.published_ago), record.published_ago)
 
 
 def _aged(state: NodeStatus, seconds: float) -> NodeStatus:
-    """Rests that were over since it was said are over."""
+    """The status without back-offs that have ended since it was published."""
     return replace(state, backed_off=_later(state.backed_off, seconds)) if state.backed_off else state
 
 

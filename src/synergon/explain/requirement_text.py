@@ -1,4 +1,4 @@
-"""Why a node could never run a task, in words."""
+"""Words why a node can never run a task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def why_never(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> list[str]:
-    """What a node with these labels and so much of everything lacks, each as the end of "the node ..."; nothing, if it
-    could run such a task."""
+    """What a node with these labels and totals lacks, each to follow "the node ...". Empty if it can run the task."""
     return [
         *(f"lacks the label {label}" for label in missing_labels(requirements, labels)),
         *(f"has the label {label}" for label in forbidden_labels(requirements, labels)),
@@ -21,7 +20,7 @@ def why_never(requirements: Requirements, labels: frozenset[str], totals: Mappin
 
 
 def requirements_in_text(requirements: Requirements) -> str:
-    """`gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
+    """For example `gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
     amounts = [f"{name} {amount_text(name, amount)}" for name, amount in requirements.cost.items()]
     needs = [f"needs {label}" for label in requirements.needs]
     forbids = [f"forbids {label}" for label in requirements.forbids]
@@ -29,17 +28,17 @@ def requirements_in_text(requirements: Requirements) -> str:
 
 
 def natural(name: str, amount: int) -> float:
-    """The whole number of a resource in the unit that people count it in; memory stays in bytes."""
+    """Convert the integer amount of a resource to the unit that people use; memory remains in bytes."""
     return amount if name == "ram" else amount / UNIT
 
 
 def natural_text(name: str, amount: float) -> str:
-    """The same as people write it."""
+    """The text of an amount in the unit that people use."""
     return amount_text(name, round(amount if name == "ram" else amount * UNIT))
 
 
 def amount_text(name: str, amount: int) -> str:
-    """The whole number of a resource as people write it."""
+    """The text of an integer amount of a resource."""
     if name != "ram":
         return f"{amount / UNIT:.6f}".rstrip("0").rstrip(".")
     for unit, size in _SIZES:

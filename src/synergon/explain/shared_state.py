@@ -1,4 +1,4 @@
-"""What all nodes share: paused queues, limits, and the servers of providers."""
+"""The state that all nodes share, as `explain` reads it: paused queues, limits, and servers of providers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synergon.stores.rules.shared_capacity import ServerCapacity, SharedCapacity
 
 
 class SharedState:
-    """What the store says of these at one moment."""
+    """Queues, limits and servers at one moment."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class SharedState:
         self._now = now
         self.nodes = nodes
         self._keepers = {node.id for node in nodes if node.lease_remaining > 0 and not node.is_cordoned}
-        """Nodes that may keep room for a task."""
+        """Nodes that may hold a reservation: live and not cordoned."""
 
     def allotment(self) -> SharedCapacity:
-        """The places that are left."""
+        """The free permits of all limits and servers."""
         values = {limit.name: limit.value for limit in self._limits.values()}
         in_use = {limit.name: limit.in_use for limit in self._limits.values()}
         servers = [(_server_capacity(server, self._now), server.in_use) for server in self._servers.values()]
@@ -45,22 +45,22 @@ class SharedState:
         return self._limits.get(name)
 
     def is_paused(self, queue: str) -> bool:
-        """Whether nobody may claim from the queue."""
+        """Whether the queue is paused."""
         return queue in self._paused
 
     def pause(self, task: TaskRecord) -> list[Cause]:
-        """The pause of its queue; commands are taken from paused ones too."""
+        """The cause that the task's queue is paused. Commands are claimed from paused queues, too."""
         if task.is_command or not self.is_paused(task.queue):
             return []
         return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]
 
     def is_expired(self, task: TaskRecord) -> bool:
-        """Whether nobody may start it any more."""
+        """Whether the task has expired."""
         return task.expires_at is not None and task.expires_at <= self._now
 
     def may_be_reserved(self, task: TaskRecord, request: ClaimRequest) -> bool:
-        """Whether the node that would ask this may choose the task, which does not fit, to keep room for it: that has
-        waited for long enough, and no other node does."""
+        """Whether a node with this request may reserve capacity for the task: the task has waited long enough, and no
+        other node has reserved it."""
         if request.reserved_task is not None or request.patience is None:
             return False
         if self._now - task.run_at < timedelta(microseconds=request.patience):
@@ -68,7 +68,7 @@ class SharedState:
         return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._keepers
 
     def causes(self, task: TaskRecord, kind_request: KindRequest) -> list[Cause]:
-        """Why there is no place for the task where its kind needs what the room says; none, if there is one."""
+        """The limits and servers without a free permit that the task needs on a node with this kind request."""
         allotment = self.allotment()
         if allotment.take(kind_request, ready_task(task)) is not None:
             return []
@@ -87,7 +87,7 @@ class SharedState:
             yield Cause(why=Why.NO_SERVERS, subject=provider)
         above: set[str] = set()
         for server in pool:
-            if server.free:  # so a limit that covers it is full
+            if server.free:  # so a limit that covers the server is full
                 above.update(allotment.full_above(server.address))
             else:
                 yield self._shut(server)
@@ -102,13 +102,13 @@ class SharedState:
 
 
 def ready_task(task: TaskRecord, *, may_reserve: bool = False) -> ReadyTask:
-    """The task, as the planner needs it."""
+    """The task as the planner needs it."""
     avoid = server_to_avoid(task.server, task.attempts)
     return ReadyTask(task.id, task.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve)
 
 
 def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:
-    """A rest that is over and was not followed by a success: a success would have cleared it."""
+    """The capacity of a server. A back-off that has ended and is still recorded was not followed by a success."""
     is_backed_off = server.backs_off_until is not None and server.backs_off_until > now
     is_on_trial = server.backs_off_until is not None and not is_backed_off
     return ServerCapacity(server.provider, server.address, server.capacity, is_backed_off, is_on_trial)

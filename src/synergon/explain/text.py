@@ -1,4 +1,4 @@
-"""Causes in words: as the end of "the node ...", or as a clause of their own."""
+"""Words causes: as a clause of their own, or to follow the name of a node."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from synergon.explain.requirement_text import natural_text
 from synergon.options.durations import rough
 
 SHOWN: Final = 5
-"""So many nodes, or servers, are named in a sentence."""
+"""How many nodes or servers a sentence names."""
 
 DEPARTURES: Final = {"drain": "drains", "restart": "is about to restart"}
 
 
 def clause(cause: Cause, now: datetime) -> str:
-    """What stands in the way; of a node, as what follows its name."""
+    """The clause for a cause; for a cause on a node, the words that follow the node's name."""
     return _CLAUSES[cause.why](cause, now)
 
 
 def names(nodes: Iterable[NodeOutlook]) -> dict[str, str]:
-    """By which words people can tell the nodes apart, by their ids."""
+    """A distinct name for each node, by id: the name alone, or with the id if several nodes share it."""
     listed_nodes = list(nodes)
     times = Counter(node.name for node in listed_nodes)
     return {node.id: node.name if times[node.name] == 1 else f"{node.name} ({node.id})" for node in listed_nodes}
 
 
 def on_node(name: str, outlook: NodeOutlook, now: datetime) -> str:
-    """`node-a is full (gpu 1 of 1 used by task 812)`."""
+    """For example `node-a is full (gpu 1 of 1 used by task 812)`."""
     causes = [cause for cause in outlook.causes if cause.why in NEVER] or list(outlook.causes)
     return f"{name} {reasons(causes, now)}"
 
 
 def reasons(causes: Sequence[Cause], now: datetime) -> str:
-    """The clauses in a row; all that a node is full of stands in one of them."""
+    """The clauses of all causes of a node. Slots and resources share one clause."""
     full = _is_full(*(_FULL[cause.why](cause) for cause in causes if cause.why in _FULL))
     return listed(dict.fromkeys(full if cause.why in _FULL else clause(cause, now) for cause in causes))
 
@@ -46,44 +46,44 @@ def _is_full(*of: str) -> str:
 
 
 def behind(position: int | None) -> str:
-    """Where it stands, if that says anything."""
+    """The position, if the task is not the first."""
     if position is None or position <= 1:
         return ""
     return f", position above {FARTHEST}" if position > FARTHEST else f", position {position}"
 
 
 def listed(parts: Iterable[str]) -> str:
-    """`a, b and c`."""
+    """Join parts: `a, b and c`."""
     *head, last = parts
     return f"{', '.join(head)} and {last}" if head else last
 
 
 def some(parts: Sequence[str], joint: str = ", ") -> str:
-    """The first few, and how many more there are."""
+    """Join the first few parts, and say how many more there are."""
     more = len(parts) - SHOWN
     shown = joint.join(parts[:SHOWN])
     return f"{shown}{joint}and so on for {more} more" if more > 0 else shown
 
 
 def clock_time(moment: datetime, now: datetime) -> str:
-    """`10:02`, on the reader's own clock, with the day if that is another one."""
+    """For example `10:02`: local time, with the date if it is not today."""
     here, today = moment.astimezone(), now.astimezone()
     return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M}"
 
 
 def when(moment: datetime | None, now: datetime) -> str:
-    """`in 42 s`, `now`."""
+    """For example `in 42 s`, or `now`."""
     seconds = 0.0 if moment is None else (moment - now).total_seconds()
     return f"in {rough(seconds)}" if round(seconds) > 0 else "now"
 
 
 def lasting(moment: datetime | None, now: datetime) -> str:
-    """`for 12 s`."""
+    """For example `for 12 s`."""
     return f"for {rough(0.0 if moment is None else max((now - moment).total_seconds(), 0.0))}"
 
 
 def plural(count: float, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
+    """For example `1 task`, `2 tasks`."""
     return f"{count:g} {noun}" if count == 1 else f"{count:g} {noun}s"
 
 
@@ -119,7 +119,7 @@ def _key_queue(cause: Cause, _: datetime) -> str:
 
 
 def _key_queue_name(cause: Cause) -> str:
-    """A kind with a rate and without a key has one line for all of its tasks."""
+    """The text for a key queue. A kind with a rate and without `limit_by` has one for all its tasks."""
     return f"the key queue of its limit key {cause.subject!r}" if cause.subject else "the key queue of its kind"
 
 
@@ -141,11 +141,11 @@ def _tasks(ids: Sequence[int]) -> str:
 
 def _too_small(cause: Cause, _: datetime) -> str:
     of, needed = (natural_text(cause.subject, amount or 0) for amount in (cause.of, cause.needed))
-    return f"could never carry it (it needs {cause.subject} {needed}, and {of} is all there is)"
+    return f"is too small (it needs {cause.subject} {needed}, and the node has {of} in total)"
 
 
 _FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.RESOURCE: _resource}
-"""What a node may be full of."""
+"""Causes that are worded as "is full"."""
 
 _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.DELAYED: lambda cause, now: f"its time comes {when(cause.until, now)}",
@@ -155,8 +155,8 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     ),
     Why.SNOOZED: lambda cause, now: f"its function asked to be run again {when(cause.until, now)}",
     Why.RATE: lambda cause, now: f"it may start {when(cause.until, now)} by the rate of {_key_queue_name(cause)}",
-    Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and made ready at the next look of a node",
-    Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and ended at the next look of a node",
+    Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and the next check by a node makes it ready",
+    Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and the next check by a node ends it",
     Why.KEY_QUEUE: _key_queue,
     Why.GROUP: lambda cause, _: f"group {cause.subject} has not ended: {plural(cause.in_use or 0, 'task')} open",
     Why.PAUSED: lambda cause, now: f"queue {cause.subject} is paused{_since(cause, now)}",

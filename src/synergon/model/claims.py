@@ -1,4 +1,4 @@
-"""What a node asks a store for, and what it gets."""
+"""Records of claims: the request of a node, and the tasks that it gets."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, ONE_PROCE
 
 
 class KindRequest(Record, frozen=True, kw_only=True):
-    """How many tasks of one kind a node could start now."""
+    """The part of a claim request for one kind: how many of its tasks the node can start now, and what they need."""
 
     kind: str
     count: int
     limits: tuple[str, ...] = ()
-    """Each task holds one place in every one of these while it runs."""
+    """Each task holds a permit of each of these limits while it runs."""
     provider: str | None = None
-    """Each task runs on a server of this one."""
+    """Each task runs on a server of this provider."""
     is_rated: bool = False
-    """Its lines let only so many start in a given time."""
+    """The key queues of the kind have a rate."""
     is_command: bool = False
-    """These go ahead of all that are not, and do not count against `ClaimRequest.limit`."""
+    """Commands precede all tasks, and do not count against `ClaimRequest.limit`."""
     requirements: Requirements = NO_REQUIREMENTS
-    """The requirements of its tasks whose rows have none of their own, a child process included."""
+    """The requirements of tasks that have none of their own, including a child process."""
     rank: int = 0
-    """At equal priority tasks of a lower rank go first: the end of a pipeline before its beginning."""
+    """At equal priority, tasks of a lower rank are first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
-    """These go first, and count what others would yield as free, slots beyond `ClaimRequest.limit` included."""
+    """Urgent tasks are first, and may use what running tasks would yield, slots beyond `ClaimRequest.limit` too."""
     is_backed_off: bool = False
-    """Nobody yields to these for a while, however urgent they are."""
+    """Preemption for this kind is backed off: no task yields to it for a while."""
     is_brief: bool = False
-    """They end before the task starts for which room is kept, and may use that room until then."""
+    """The tasks end before the reserved task can start, and may use its capacity until then."""
     only: tuple[int, ...] | None = None
-    """Only these tasks: the node has looked at them and accepts them."""
+    """Only these tasks: `can_accept` has accepted them."""
 
     @property
     def is_yielded_to(self) -> bool:
-        """Whether its tasks may count on what others would yield."""
+        """Whether its tasks may use what running tasks would yield."""
         return self.is_urgent and not self.is_backed_off
 
     @property
     def is_free(self) -> bool:
-        """Whether its tasks, if their rows require nothing, need nothing but a slot of the node, and perhaps one of its
-        child processes."""
+        """Whether tasks without requirements of their own need nothing but a slot, and perhaps a child process."""
         return not (
             self.limits
             or self.provider
@@ -57,35 +56,35 @@ class KindRequest(Record, frozen=True, kw_only=True):
 
     @property
     def is_process(self) -> bool:
-        """Whether its tasks, if their rows say nothing, share the node's child processes."""
+        """Whether tasks without requirements of their own need a child process."""
         return PROCESS in self.requirements.cost
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """What a node asks for: at most `limit` tasks in all, and at most `kind_requests[i].count` of each kind."""
+    """What a node asks for: at most `limit` tasks in total, and at most `kinds[i].count` of each kind."""
 
     node_id: str
     kinds: tuple[KindRequest, ...]
     limit: int
     queues: frozenset[str] | None = None
-    """Only tasks of these queues; None: of every queue. Commands come from every queue."""
+    """Only tasks of these queues; None means every queue. Commands come from every queue."""
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """What the node has of each resource, and of child processes (`demands`); of one that is not named it has none."""
+    """The node's total of each resource and of child processes; zero of those that are not named."""
     free: dict[str, int] = {}
-    """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
+    """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one; as `SLOT`, how many slots beyond the limit."""
+    """What running tasks would yield to an urgent task; under `SLOT`, the number of slots beyond the limit."""
     reserved_task: int | None = None
-    """The task that the node keeps room for."""
+    """The task for which the node has reserved capacity."""
     held: dict[str, int] = {}
-    """How much of what is free others must leave to it; never more than it demands."""
+    """The part of the free amounts that is held for the reserved task; never more than it requires."""
     patience: int | None = None
-    """Microseconds after which room is kept for a task that could run here and does not fit now; None: never."""
+    """How long in microseconds a task that does not fit must have waited before it is reserved; None means never."""
     reserve_microseconds: int = 30_000_000
-    """Microseconds from now for which it is kept; 0: no longer."""
+    """For how many microseconds from now the reservation holds; 0 drops it."""
     shares: tuple[dict[str, int], ...] = ()
-    """What single running tasks use of the resources; of those that use the same, one."""
+    """The distinct costs of running tasks."""
 
     @property
     def free_processes(self) -> int:
@@ -119,7 +118,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
 
 
 class ReservedTask(Record, frozen=True, kw_only=True):
-    """A task that a node keeps room for."""
+    """A task for which a node has reserved capacity."""
 
     id: int
     kind: str
@@ -127,15 +126,15 @@ class ReservedTask(Record, frozen=True, kw_only=True):
 
 
 class Claims(list["Claim"]):
-    """What a claim took, in order, and what else it found."""
+    """The tasks that a claim took, in claim order, and what else it found."""
 
     reserved: ReservedTask | None = None
-    """The node keeps room for this one from now on, or still."""
+    """The task for which the node has reserved capacity, newly or still."""
     is_cordoned: bool = False
-    """The node may take nothing."""
+    """The node is cordoned and may claim nothing."""
     unfit: frozenset[str] = frozenset()
-    """Kinds of which something is ready that fits when more of the node is free, or when less of it is held: it is
-    worth another look then."""
+    """Kinds with ready tasks that do not fit now, but fit when more capacity is free. The node requests them again
+    then."""
 
 
 class DryRun(Record, frozen=True, kw_only=True):
@@ -147,7 +146,7 @@ class DryRun(Record, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A task that a node has taken. `(id, claim_no)` is the fence for everything the attempt writes."""
+    """A claimed task. `(id, claim_no)` is the fence for everything that the attempt writes."""
 
     id: int
     claim_no: int
@@ -155,7 +154,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     queue: str
     payload: bytes
     attempts: int
-    """This attempt's number, from 1 on."""
+    """The number of this attempt, from 1 on."""
     max_attempts: int | None
     crashes: int
     overrides: bytes | None
@@ -166,21 +165,21 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     group_id: int | None = None
     requirements: str = KIND_DEFAULT
     server: str | None = None
-    """The server that it was given, if its kind has a provider."""
+    """The server on which the task runs, if its kind has a provider."""
     slot: int | None = None
     """Which of that server's places: no two running tasks of a server have the same."""
     protected_for: int = 0
-    """Microseconds for which it may not be asked to yield again."""
+    """For how many microseconds the task is protected from preemption."""
 
 
 class CandidateQuery(Record, frozen=True, kw_only=True):
-    """Which ready tasks of a kind a node wants to see, in the order in which they would be taken."""
+    """A query for ready tasks of a kind, in claim order."""
 
     kind_request: KindRequest
     queues: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """Tasks that could never run on a node with these are left out."""
+    """Tasks that can never run on a node with these totals are excluded."""
     after: tuple[int, int] | None = None
     """Only those behind the one with this priority and id."""
     limit: int = 100

@@ -1,4 +1,5 @@
-"""The port to time and chance. Node code asks a Clock and never the operating system, so that a simulator can."""
+"""The port to time and randomness. Node code uses a Clock and never the operating system, so that a simulator can
+replace it."""
 
 from __future__ import annotations
 
@@ -9,30 +10,30 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time inside one process. Moments that are stored or compared between processes are the store's business."""
+    """Time inside one process. Moments that are stored or compared between processes come from the store's clock."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow; for durations."""
+        """Seconds that never decrease, for durations."""
 
     def wall(self) -> int:
-        """Microseconds since 1970, as the host believes; for stores whose clock is the host's."""
+        """Microseconds since 1970 by the host, for stores whose clock is the host's."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
 
     def chance(self) -> float:
-        """A number in [0, 1)."""
+        """A random number in [0, 1)."""
 
 
 def new_id(clock: Clock) -> str:
-    """An id that nobody else has."""
+    """A unique id."""
     return f"{int(clock.chance() * 2**48):012x}{int(clock.chance() * 2**48):012x}"
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the operating system."""
 
-    monotonic = staticmethod(time.monotonic)  # the hottest call: a method of our own around it would cost more
+    monotonic = staticmethod(time.monotonic)  # called most often: a method around it would cost more
 
     def wall(self) -> int:
         """Microseconds since 1970."""
@@ -43,5 +44,5 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def chance(self) -> float:
-        """A number in [0, 1)."""
+        """A random number in [0, 1)."""
         return random.random()

@@ -1,4 +1,4 @@
-"""What can be heard of tasks while they go their way."""
+"""Events of tasks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.record import Record
 
 EventName = Literal["started", "succeeded", "failed", "cancelled", "retried", "snoozed", "handed_back", "crashed"]
-"""`retried`: it failed and is run again; `handed_back`: its node gave it back uncharged; `crashed`: its process died
-under it and it is run again."""
+"""`retried`: the task failed and runs again; `handed_back`: its node handed it back without a charge; `crashed`: its
+process died and the task runs again."""
 
 
 class Event(Record, frozen=True, kw_only=True):
-    """Something has become of a task, and is stored."""
+    """A stored change of a task."""
 
     name: EventName
     task_id: int
     kind: str
     queue: str | None = None
-    """None, here and below: whoever tells of it does not know."""
+    """None, here and below, if the sender of the event does not know it."""
     state: State
-    """Where it has led to."""
+    """The new state of the task."""
     reason: Reason | None = None
     attempt: int | None = None
-    """How many attempts were charged to it when it began or ended."""
+    """The number of attempts at this event."""
     node_id: str | None = None
-    """The node that ran it last."""
+    """The node that ran the task last."""
     at: datetime
-    """By the store's clock in a stream of ends, by the node's own clock in what the node tells."""
+    """By the store's clock in a stream of final events, by the node's clock in events of a node."""
     tags: tuple[str, ...] = ()
     cursor: str | None = None
     """In a stream of ends: give this as `after` to go on behind this event."""

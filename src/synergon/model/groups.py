@@ -10,7 +10,7 @@ from synergon.model.tasks import Insertion, NewTask
 
 
 class NewGroup(Record, frozen=True, kw_only=True):
-    """Tasks that belong together, and perhaps one that runs when all of them have ended."""
+    """Tasks to be stored as a group, and perhaps one that runs when all of them have ended."""
 
     name: str
     tasks: tuple[NewTask, ...]
@@ -18,7 +18,7 @@ class NewGroup(Record, frozen=True, kw_only=True):
 
 
 class OpenedGroup(Record, frozen=True, kw_only=True):
-    """What became of a NewGroup. A live task that held the key of a new one is not a member."""
+    """The stored group. A live task that held the key of a new one is not a member."""
 
     id: int
     insertions: tuple[Insertion, ...]
@@ -26,22 +26,22 @@ class OpenedGroup(Record, frozen=True, kw_only=True):
 
     @property
     def all_insertions(self) -> tuple[Insertion, ...]:
-        """Those of the members, and last that of `then` if there is one."""
+        """The insertions of the members, followed by that of `then` if there is one."""
         return self.insertions if self.then is None else (*self.insertions, self.then)
 
 
 class GroupRecord(Record, frozen=True, kw_only=True):
-    """A group as the store has it."""
+    """A stored group."""
 
     id: int
     name: str
     created_at: datetime
     ended_at: datetime | None
-    """When the last of its tasks had ended for the first time."""
+    """When the last of its tasks ended for the first time."""
     counts: dict[State, int]
     then_id: int | None = None
 
     @property
     def open(self) -> int:
-        """How many of its tasks have not ended."""
+        """How many of its tasks are live."""
         return sum(count for state, count in self.counts.items() if state not in FINAL)

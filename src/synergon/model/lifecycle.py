@@ -1,7 +1,7 @@
-"""The states of a task and the one table of legal moves.
+"""The states of a task, and the table of legal changes of state.
 
-Stores make each move with one guarded statement. This table is what those guards must agree with: the
-conformance suite and the model test compare every store against it.
+Stores make each change with one guarded statement, whose guard agrees with this table: the conformance suite and the
+model test compare every store with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a task is. The last three are final."""
+    """The state of a task. The last three are final."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -28,31 +28,31 @@ class State(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a task ended as it did; only final tasks that did not succeed carry one."""
+    """Why a task ended as it did. Only final tasks that did not succeed have one."""
 
     ERROR = "error"
-    """The body failed and its policy allows one attempt only, or its payload does not fit."""
+    """The task function failed and its policy allows one attempt only, or the payload does not match the function."""
     EXHAUSTED = "exhausted"
-    """The body failed as often as its policy allows."""
+    """The task function failed as often as its policy allows."""
     TIMEOUT = "timeout"
     """The last allowed attempt ran past its deadline."""
     CRASHED = "crashed"
-    """The process died under it as often as is allowed."""
+    """The process that ran the task died `CRASH_LIMIT` times."""
     EXPIRED = "expired"
-    """It had not started when its `expires_in` was over."""
+    """The task had not started when its `expires_in` was over."""
     DISCARDED = "discarded"
-    """The body raised `Discard`."""
+    """The task function raised `Discard`."""
     CANCELLED = "cancelled"
-    """Somebody cancelled it, or the body raised `Cancel`."""
+    """A cancellation was requested, or the task function raised `Cancel`."""
 
 
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 LIVE: Final = frozenset(State) - FINAL
 WAITING_STATES: Final = LIVE - {State.RUNNING}
-"""Live, and not running: what cancel, expiry and delete may take at once."""
+"""Live and not running: cancel, expiry and delete may end such tasks at once."""
 
 MOVES: Final[dict[State, frozenset[State]]] = {
-    # due, reschedule, cancel, expiry, a line without room, the turn that a rate gives
+    # due, reschedule, cancel, expiry, a full key queue, a rate
     State.WAITING: frozenset({State.READY, State.SCHEDULED, State.CANCELLED, State.FAILED}),
     State.SCHEDULED: frozenset({State.READY, State.WAITING, State.CANCELLED, State.FAILED}),
     State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.WAITING, State.CANCELLED, State.FAILED}),
@@ -68,5 +68,5 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 
 
 def is_legal(source: State, target: State) -> bool:
-    """Whether a task may go from `source` to `target`."""
+    """Whether a task may change from `source` to `target`."""
     return target in MOVES[source]

@@ -1,4 +1,4 @@
-"""Plain records about limits, rates and servers that cross the borders between rooms."""
+"""Records of limits, rates and servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synergon.model.record import Record
 
 
 class NewRate(Record, frozen=True, kw_only=True):
-    """At most one start per `every` microseconds in the long run, and `burst` at once after a rest."""
+    """A rate: on average at most one start per `every` microseconds, and up to `burst` starts at once after a pause."""
 
     every: int
     burst: int = 1
@@ -17,13 +17,14 @@ class NewRate(Record, frozen=True, kw_only=True):
 class NewLimit(Record, frozen=True, kw_only=True):
     """A limit as the code declares it.
 
-    Its name says what it counts: `kind:K` the running tasks of a kind, `key:K` the tasks of each line of a kind (only
-    these have a rate), anything else the running tasks that hold it by name or run on a server below it.
+    Its name says what it counts: `kind:K` the running tasks of a kind; `key:K` the ready and running tasks of each key
+    queue of a kind (only these have a rate); any other name the running tasks that hold it by name or run on a server
+    that it covers.
     """
 
     name: str
     value: int | None
-    """None: unlimited; 0: closed."""
+    """None means unlimited, 0 closed."""
     rate: NewRate | None = None
 
 
@@ -32,7 +33,7 @@ class NewServer(Record, frozen=True, kw_only=True):
 
     address: str
     capacity: int | None
-    """None: unlimited; 0: closed."""
+    """None means unlimited, 0 closed."""
 
 
 class NewProvider(Record, frozen=True, kw_only=True):
@@ -41,34 +42,34 @@ class NewProvider(Record, frozen=True, kw_only=True):
     name: str
     servers: tuple[NewServer, ...]
     backoff_after: int | None = 5
-    """A server that has failed so often in a row rests; None: never."""
+    """After this number of failures in a row a server backs off; None means never."""
     backoff_first: int = 1_000_000
-    """Microseconds of the first rest; each one that follows without a success between is twice as long."""
+    """The first back-off in microseconds. Each further one is twice as long, until a success."""
     backoff_cap: int = 60_000_000
 
 
 class LimitRecord(Record, frozen=True, kw_only=True):
-    """A limit as the store has it."""
+    """A stored limit."""
 
     name: str
     value: int | None
     in_use: int
-    """How many running tasks hold it."""
+    """How many running tasks hold a permit of it."""
     waiting: int = 0
-    """How many tasks are `waiting` for it; lines only."""
+    """How many tasks are `waiting` for it; limits of key queues only."""
     rate: NewRate | None = None
 
 
 class ServerRecord(Record, frozen=True, kw_only=True):
-    """A server as the store has it."""
+    """A stored server."""
 
     provider: str
     address: str
     capacity: int | None
     in_use: int
     failures: int = 0
-    """How many tasks it has failed in a row."""
+    """How many tasks have failed on it in a row."""
     backs_off_until: datetime | None = None
-    """It gets nothing before; after that it is tried with one task at a time until one succeeds."""
+    """Until then the server gets no task; after that one task at a time, until one succeeds."""
     is_removed: bool = False
-    """It belongs to the pool no more, and finishes what it has."""
+    """The server was removed from the pool, and finishes its running tasks."""

@@ -1,7 +1,7 @@
-"""What a node says of itself, for others to read: what it has, what of it is free, and what holds the rest.
+"""The status of a node: its capacity, what of it is free, and which tasks use the rest.
 
-It stands in the node's row as JSON, and is as old as the row says. Nobody decides by it what runs where: the claim of
-the node itself does. It answers questions: why a task waits, and whether anybody could ever run it.
+The node's row contains it as JSON, with its age. It decides nothing about claims: the claim of the node itself does. It
+answers questions: why a task waits, and whether any node can ever run it.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from synergon.model.requirements import (
 
 
 class FreeSlots(NamedTuple):
-    """How many more tasks of a kind a node could start, by each thing that it has only so many of."""
+    """How many more tasks of a kind a node can start, separately for each bound."""
 
     slots: int
     of_kind: int | None = None
-    """Of the kind's `max_running`."""
+    """What remains of the kind's `max_running`; None without one."""
 
     @property
     def free(self) -> int:
-        """So many could start."""
+        """How many tasks can start, by all bounds together."""
         return self.slots if self.of_kind is None or self.of_kind > self.slots else self.of_kind
 
 
 HOLDERS: Final = 3
-"""How many of the tasks that hold a resource are named; those that hold most of it."""
+"""How many tasks that use a resource are named, those with the largest usage first."""
 
 
 class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of one of its kinds."""
+    """The status of one kind of a node."""
 
     max_running: int | None = None
     is_process: bool = False
-    """Its bodies take child processes, unless their rows say otherwise."""
+    """The task functions of the kind run in child processes, unless a task overrides it."""
     requirements: str = KIND_DEFAULT
-    """The requirements of its tasks whose rows have none of their own; empty: none."""
+    """The requirements of tasks that have none of their own; empty means none."""
     rank: int = 0
     is_urgent: bool = False
     is_asking: bool = False
-    """It looks at each task before it takes it (`can_accept`)."""
+    """The kind has `can_accept`."""
     is_command: bool = False
     limits: tuple[str, ...] = ()
-    """In each of these a task takes a place while it runs."""
+    """The limits whose permits a task holds while it runs."""
     provider: str | None = None
-    """On whose servers its tasks run."""
+    """The provider on whose servers the tasks run."""
 
     @property
     def weight(self) -> Requirements:
-        """The requirements of those of its tasks whose rows say nothing, a child process included."""
+        """The requirements of tasks that have none of their own, including a child process."""
         return with_process(
             parse_requirements(self.requirements) if self.requirements else NO_REQUIREMENTS, is_process=self.is_process
         )
@@ -69,50 +69,50 @@ PLAIN: Final = KindStatus()
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node says of itself."""
+    """The published status of a node."""
 
     is_published: bool = False
-    """False: it has said nothing at all yet."""
+    """False if the node has not published a status yet."""
     labels: tuple[str, ...] = ()
-    """In order."""
+    """Sorted."""
     totals: dict[str, int] = {}
-    """What it has of each resource, and of child processes, in the whole numbers of `model.requirements`."""
+    """The total of each resource and of child processes, in the integer units of `model.requirements`."""
     free: dict[str, int] = {}
-    """What of it no running task uses; less than nothing, while an urgent one waits for others to yield."""
+    """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent one, slots too, unless its kind is `backed_off`."""
+    """What running tasks would yield to an urgent task, including slots, unless its kind is `backed_off`."""
     backed_off: dict[str, float] = {}
-    """Urgent kinds to which running tasks did not yield, and for how many seconds nobody is asked to again."""
+    """Urgent kinds to which running tasks did not yield, with the remaining seconds of their back-off."""
     shares: tuple[dict[str, int], ...] = ()
-    """What single running tasks use; of those that use the same, one."""
+    """The distinct costs of running tasks."""
     held: dict[str, int] = {}
-    """What of the free others must leave to the task that room is kept for."""
+    """The part of the free amounts that is held for the reserved task."""
     reserved_task: int | None = None
     reserved_kind: str | None = None
-    """The kind of that task: of its `max_running`, one place is left to it, too."""
+    """The kind of the reserved task. One task of its `max_running` is held for it, too."""
     patience: float | None = None
-    """Seconds after which it keeps room for a task that does not fit; None: it keeps none."""
+    """How many seconds a task that does not fit must have waited before it is reserved; None means never."""
     brief: tuple[str, ...] = ()
-    """Kinds whose tasks end before that one starts, so that nothing need be left to it."""
+    """Kinds whose tasks end before the reserved task can start, and may use its capacity."""
     slots_free: int = 0
     commands_free: int = 0
     taken: int = 0
-    """How many tasks have ever started there; so it is known whose turn it is."""
+    """How many tasks have started since the node exists; it determines which provider gets the next slot."""
     promised: tuple[int, ...] = ()
-    """Urgent tasks that it has claimed, and that wait for others to yield."""
+    """Claimed urgent tasks that wait for others to yield."""
     running: dict[str, int] = {}
-    """How many run, or are about to, by kind, without zeros."""
+    """The number of tasks that run, or are about to start, by kind, without zeros."""
     is_cordoned: bool = False
     is_stopping: bool = False
     departure: str | None = None
-    """`drain` or `restart`: it ends when nothing runs there any more, and why."""
+    """`drain` or `restart` if the node stops as soon as no task runs there."""
     kinds: dict[str, KindStatus] = {}
-    """Only those of which there is something to say; of the others `kind()` says PLAIN."""
+    """Only kinds with a status other than PLAIN, which `kind()` returns for all others."""
     holders: dict[str, tuple[int, ...]] = {}
-    """For each resource in use a few of the tasks that hold it."""
+    """For each resource in use, a few of the tasks that use it."""
 
     def kind(self, name: str) -> KindStatus:
-        """What it says of one of its kinds; whether it runs that kind at all stands in its row."""
+        """The status of one of its kinds. The node's row says whether it runs the kind at all."""
         return self.kinds.get(name, PLAIN)
 
 
@@ -120,21 +120,20 @@ UNKNOWN_STATUS: Final = NodeStatus()
 
 
 def could_run(state: NodeStatus, kind: str, text: str) -> bool:
-    """Whether a node that says this could ever run a task of one of its kinds that demands this; if it has said nothing
-    it might."""
+    """Whether a node with this status can ever run a task with these requirements. True if it has published none."""
     if not state.is_published:
         return True
     return is_suitable(requirements_on(state, kind, text), frozenset(state.labels), state.totals)
 
 
 def requirements_on(state: NodeStatus, kind: str, text: str) -> Requirements:
-    """What a row with this text demands on a node that says this."""
+    """The requirements of a task on a node with this status, from the text in its row."""
     of_kind = state.kind(kind).weight
     return with_kind_defaults(parse_requirements(text), of_kind) if text else of_kind
 
 
 def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:
-    """How many more tasks of one of its kinds a node could start that says this."""
+    """The free slots for one kind of a node with this status."""
     said = state.kind(kind)
     slots = state.slots_free
     if said.is_command:
@@ -148,12 +147,12 @@ _decoder: Final = msgspec.json.Decoder(NodeStatus)
 
 
 def encode_status(state: NodeStatus) -> bytes:
-    """What stands in the node's row."""
+    """Encode a status for the node's row."""
     return msgspec.json.encode(state)
 
 
 def read_status(published: bytes) -> NodeStatus:
-    """What a node's row says; UNSAID if it says nothing, or nothing that this release can read."""
+    """Decode a node's status; UNSAID if there is none, or none that this release can read."""
     try:
         return _decoder.decode(published)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""What stores and users know of nodes."""
+"""Records of nodes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ HEARTBEATS_PER_LEASE: Final = 6
 
 
 class ProcessIdentity(Record, frozen=True, kw_only=True):
-    """Which process this is, so that others on the same host can see whether it lives."""
+    """The identity of a process, by which others on its host can see whether it is alive."""
 
     host: str
     boot_id: str
-    """New at each boot of the host."""
+    """Changes with each boot of the host."""
     pid_namespace: str
-    """Pids mean something only within one of these."""
+    """Pids are unique only within one namespace."""
     pid: int
     started: float
     """Start time of the process, so that a reused pid is not mistaken for it."""
 
 
 class KnownNode(Record, frozen=True, kw_only=True):
-    """What a node says when it registers, and what is known of it from then on."""
+    """What a node states when it registers."""
 
     id: str
     name: str
@@ -46,31 +46,31 @@ class NewNode(KnownNode, frozen=True, kw_only=True):
     lease: int
     """Microseconds."""
     is_cordoned: bool = False
-    """It may take nothing, from the beginning."""
+    """The node is cordoned from the beginning."""
     published: bytes = b"{}"
-    """JSON of what it says of itself, for others to read."""
+    """Its status, as JSON."""
 
 
 class NodeRecord(KnownNode, frozen=True, kw_only=True):
-    """A node as the store has it."""
+    """A stored node."""
 
     registered_at: datetime
     lease_remaining: float
-    """Seconds by the store's clock; negative: it is over."""
+    """Seconds by the store's clock; negative after the lease has ended."""
     cordoned_at: datetime | None = None
     is_stopping: bool = False
-    """It was told to stop: if it dies now, what it runs is charged nothing."""
+    """The node stops: if it dies now, its tasks are charged no crash."""
     published: msgspec.Raw = msgspec.Raw(b"{}")
-    """What it said of itself last."""
+    """Its last status, as JSON."""
     published_ago: float = 0.0
-    """Seconds by the store's clock since then."""
+    """The age of that status in seconds, by the store's clock."""
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether it may take nothing new."""
+        """Whether the node may start no task."""
         return self.cordoned_at is not None
 
     @property
     def state(self) -> NodeStatus:
-        """The same as `published`, in words; it is `published_ago` seconds old."""
+        """The decoded status, `published_ago` seconds old."""
         return read_status(self.published)

@@ -1,4 +1,4 @@
-"""Operator actions: what people tell the engine to do, and the audit of it."""
+"""Operator actions and their records in the audit."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from synergon.model.record import Record
 Verb = Literal[
     "pause", "resume", "set_limit", "set_servers", "cancel", "cordon", "uncordon", "stop", "drain", "restart"
 ]
-"""What can be ordered. The last five are carried out by the node that they name, the others by the store at once; but
-no store lets a node claim from the moment on in which a cordon, drain or restart was written down."""
+"""The operator actions. The named node carries out the last five, the store all others at once. After a cordon, drain
+or restart is recorded, the store rejects the claims of the node, before the node knows of it."""
 
 
 RESTART_EXIT_CODE: Final = 86
 """The exit code of a worker that was told to restart; its supervisor starts it again."""
 
 REJECTED: Final = "rejected: "
-"""How the outcome of an order begins that made no sense."""
+"""The beginning of the outcome of a rejected action."""
 
 
 class NewAction(Record, frozen=True, kw_only=True):
-    """What somebody orders."""
+    """An operator action that is to be carried out and recorded."""
 
     verb: Verb
     subject: str
-    """The queue, limit, provider, task id or node id that it is about."""
+    """The queue, limit, provider, task id or node id that the action concerns."""
     value: Any = None
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], why a task is cancelled."""
     who: str
     rejection: str | None = None
-    """Why it is refused: whoever gives it knows already that nobody would obey. It is only written down."""
+    """Why the sender has rejected the action; it is recorded only. None if it is to be carried out."""
 
 
 class AuditRecord(Record, frozen=True, kw_only=True):
-    """An order, when it was given, and what came of it."""
+    """A recorded operator action with its outcome."""
 
     id: int
     verb: Verb
@@ -45,9 +45,9 @@ class AuditRecord(Record, frozen=True, kw_only=True):
     requested_at: datetime
     done_at: datetime | None = None
     outcome: str | None = None
-    """None: the node that it names has not carried it out yet."""
+    """None while the named node has not carried it out yet."""
 
     @property
     def is_rejected(self) -> bool:
-        """It made no sense and nothing was done; `outcome` says why."""
+        """Whether the action was rejected and changed nothing; `outcome` says why."""
         return self.outcome is not None and self.outcome.startswith(REJECTED)

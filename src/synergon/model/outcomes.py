@@ -1,4 +1,4 @@
-"""How attempts end, and what the store made of it."""
+"""Records of outcomes, and of the store's verdicts about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.model.tasks import NewTask
 
 
 class ErrorRecord(Record, frozen=True, kw_only=True):
-    """One failed attempt."""
+    """The error of one failed attempt."""
 
     attempt: int
     type: str
@@ -24,55 +24,55 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
 
 
 class Succeeded(Record, frozen=True, kw_only=True):
-    """The body returned."""
+    """The task function returned."""
 
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()
-    """Stored together with the success, and not otherwise."""
+    """Tasks that are stored only together with the success."""
 
 
 class Failed(Record, frozen=True, kw_only=True):
-    """The body failed and there is no further attempt."""
+    """The task function failed, and there is no further attempt."""
 
     reason: Reason
     error: ErrorRecord
 
 
 class Retrying(Record, frozen=True, kw_only=True):
-    """The body failed and is run again after `delay` microseconds."""
+    """The task function failed, and runs again after `delay` microseconds."""
 
     delay: int
     error: ErrorRecord
 
 
 class Snoozed(Record, frozen=True, kw_only=True):
-    """The body asked to be run again after `delay` microseconds; the attempt is given back."""
+    """The task function asked to run again after `delay` microseconds. The attempt is not counted."""
 
     delay: int
 
 
 class Cancelled(Record, frozen=True, kw_only=True):
-    """The body raised `Cancel`, or ended because it was cancelled."""
+    """The task function raised `Cancel`, or ended because it was cancelled."""
 
     why: str | None = None
 
 
 class HandedBack(Record, frozen=True, kw_only=True):
-    """The node could not finish it and gives it back; the attempt is given back too."""
+    """The node could not finish the task and hands it back. The attempt is not counted."""
 
     protected_for: int = 0
-    """Microseconds for which it may not be asked to yield again, because it just has."""
+    """For how many microseconds the task is protected from preemption, because it has just yielded."""
 
 
 class Crashed(Record, frozen=True, kw_only=True):
-    """The child process died under the body: the attempt is given back, a crash is charged."""
+    """The child process died while it ran the task. The attempt is not counted, but a crash is charged."""
 
     error: ErrorRecord
 
 
 class KeyAssigned(Record, frozen=True, kw_only=True):
-    """The producer did not know in which line the task belongs, the node does: it goes back into that line, and the
-    attempt is given back."""
+    """The producer did not know the key queue of the task, and the node does: the task joins that key queue, and the
+    attempt is not counted."""
 
     limit_key: str
 
@@ -81,14 +81,14 @@ Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Cra
 
 
 class Progress(Record, frozen=True, kw_only=True):
-    """How far a body says it is."""
+    """The progress that a task function has reported."""
 
     fraction: float
     message: str = ""
 
 
 class FencedOutcome(Record, frozen=True, kw_only=True):
-    """The outcome of one attempt, addressed by its fence."""
+    """The outcome of one attempt, with its fence."""
 
     id: int
     claim_no: int
@@ -96,35 +96,35 @@ class FencedOutcome(Record, frozen=True, kw_only=True):
     progress: Progress | None = None
     """The last report that was not written yet."""
     limit_key: str | None = None
-    """As the claim says; so that a store knows which rows to lock first."""
+    """As in the claim, so that a store knows which key queue to lock first."""
     group_id: int | None = None
-    """The same."""
+    """As in the claim, so that a store knows which group to lock first."""
     server: tuple[str, str] | None = None
-    """The provider and the server's address, if the outcome says something about that server's health."""
+    """Provider and address of the server, if the outcome counts for its health."""
     is_server_well: bool = True
     slot: int | None = None
-    """Which of that server's places becomes free."""
+    """The number of the permit on that server that becomes free."""
     kind: str | None = None
-    """Of a task that shares limits with others: they may start in the same step."""
+    """The kind of the task, if it shares permits with others that may start with the commit."""
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What the store made of a Settlement: the state it led to, or None if the claim was stale."""
+    """The store's answer to an outcome: the new state of the task, or None if the claim was stale."""
 
     id: int
     state: State | None
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
     released: tuple[str, ...] = ()
-    """The kinds of tasks that were let go with the same call: they waited for groups which have ended, or in a line.
-    One of its verdicts says so."""
+    """The kinds of tasks that this call has released from groups or key queues. One verdict of the call lists them
+    all."""
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A note from a running attempt, addressed by its fence."""
+    """Progress or an overdue mark of a running attempt, with its fence."""
 
     id: int
     claim_no: int
     progress: Progress | None = None
     overdue: bool = False
-    """The body ran past its deadline and could not be stopped yet."""
+    """The task function still runs after its deadline."""

@@ -1,7 +1,7 @@
-"""Which process this is, and whether another one on this host lives.
+"""Identifies processes, and tells whether another process on this host is alive.
 
-A pid alone identifies nothing: it means something only within one pid namespace of one boot, and it is reused. So an
-identity holds all of that and the start time too.
+A pid alone identifies nothing: it is valid only within one pid namespace of one boot, and it is reused. So an identity
+contains all of these and the start time, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PID_NAMESPACE: Final = _pid_namespace()
 
 
 def this_process() -> ProcessIdentity:
-    """The identity of the process that asks."""
+    """The identity of the current process."""
     return ProcessIdentity(
         host=socket.gethostname(),
         boot_id=BOOT_ID,
@@ -47,7 +47,7 @@ def this_process() -> ProcessIdentity:
 
 
 def is_gone(process: ProcessIdentity) -> bool:
-    """Whether that process is certainly dead. False also where nobody here can tell."""
+    """Whether that process is certainly dead. False also if this process cannot tell."""
     if process.boot_id != BOOT_ID or process.pid_namespace != PID_NAMESPACE:
         return False
     try:
@@ -57,7 +57,7 @@ def is_gone(process: ProcessIdentity) -> bool:
 
 
 def _start_of(pid: int) -> float | None:
-    """When the process started, by a clock that does not step; None: there is none, or only its remains."""
+    """When the process started, by a clock that does not step; None if it does not exist or is a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     if _LINUX_BOOT_ID.exists():
         try:

@@ -1,6 +1,6 @@
-"""What all records have in common, and how times are kept.
+"""The base class of records, and conversions of times.
 
-Inside the engine times are whole microseconds since 1970 by the store's clock. Records for users hold aware
+Inside the engine times are whole microseconds since 1970 by the store's clock. Records for users contain aware
 datetimes.
 """
 
@@ -25,9 +25,9 @@ def from_datetime(moment: datetime) -> int:
 
 
 def storable(text: str) -> str:
-    """Text may hold half a character, which no database takes."""
+    """Replace lone surrogates in a text: no database stores them."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every record has in common. None holds itself, so the collector of cycles need not look at them."""
+    """The base class of records. No record refers to itself, so the garbage collector need not track them."""

@@ -1,4 +1,4 @@
-"""Tasks and queues as users see them."""
+"""Records of tasks and queues for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synergon.model.requirements import KIND_DEFAULT
 
 
 class TaskRecord(Record, frozen=True, kw_only=True):
-    """One task as the store has it."""
+    """A stored task."""
 
     id: int
     kind: str
@@ -40,31 +40,31 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The arguments, as JSON."""
     overrides: msgspec.Raw | None = None
     result_json: msgspec.Raw | None = msgspec.field(default=None, name="result")
-    """What the task function returned, as JSON. It is decoded when somebody asks."""
+    """What the task function returned, as JSON. It is decoded on access."""
     errors: tuple[ErrorRecord, ...] = ()
     progress: Progress | None = None
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
     after_group: int | None = None
-    """The group that it waits for; None as soon as that has ended."""
+    """The group that the task waits for; None after the group has ended."""
     is_command: bool = False
     target: str | None = None
     requirements: str = KIND_DEFAULT
-    """What it demands of a node, as JSON; empty: what its kind says where it runs."""
+    """The requirements, as JSON; empty means those of its kind."""
     reserved_by: str | None = None
-    """The node that keeps room for it."""
+    """The node that has reserved capacity for the task."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 
     @property
     def result(self) -> Any:
-        """The plain JSON value; `handle.result()` gives it in the type of the function's annotation."""
+        """The result as a plain JSON value. `handle.result()` returns it in the type of the function's annotation."""
         return None if self.result_json is None else msgspec.json.decode(self.result_json)
 
     @property
     def error(self) -> ErrorRecord | None:
-        """The last error, if any attempt failed."""
+        """The last error, if an attempt has failed."""
         return self.errors[-1] if self.errors else None
 
     @property
@@ -103,7 +103,7 @@ class TaskPage(Record, frozen=True, kw_only=True):
 
     tasks: tuple[TaskRecord, ...]
     next: int | None = None
-    """Give this as `before` for the next page; None: this was the last."""
+    """Give this as `before` for the next page; None on the last page."""
 
     def __iter__(self) -> Iterator[TaskRecord]:
         return iter(self.tasks)
@@ -116,7 +116,7 @@ class TaskPage(Record, frozen=True, kw_only=True):
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):
-    """A queue, and how many tasks of it are in each state."""
+    """A queue, and the number of its tasks in each state."""
 
     name: str
     paused_at: datetime | None = None
@@ -124,5 +124,5 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
     @property
     def is_paused(self) -> bool:
-        """Whether no node may claim from it."""
+        """Whether the queue is paused."""
         return self.paused_at is not None

@@ -1,4 +1,4 @@
-"""Tasks on their way into and through a store: new tasks, moves, operations."""
+"""Records of tasks that enter or change in a store: new tasks, insertions, changes, operations."""
 
 from __future__ import annotations
 
@@ -21,77 +21,77 @@ class NewTask(Record, frozen=True, kw_only=True):
     payload: bytes = b"{}"
     priority: int = 0
     run_at: int | None = None
-    """Due at this moment; None: now, or `delay` after now."""
+    """Due at this moment; None means now, or `delay` after now."""
     delay: int | None = None
     """Microseconds after the store's now."""
     expires_in: int | None = None
     """Microseconds after the store's now; not started by then, it ends `failed` with reason `expired`."""
     max_attempts: int | None = None
-    """None: the producer does not know the kind; the node that runs it does."""
+    """None if the producer does not know the kind; the node that runs the task does."""
     overrides: bytes | None = None
-    """JSON of what this call says otherwise than its kind (`timeout`, `retry`, `runs_in`)."""
+    """Options of the call that override those of its kind (`timeout`, `retry`, `runs_in`), as JSON."""
     key: str | None = None
     on_conflict: OnConflict = "return"
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
-    """JSON object."""
+    """A JSON object."""
     origin: str | None = None
-    """The engine that is told when the task has ended."""
+    """The engine that is notified when the task has ended."""
     limit_key: str | None = None
-    """The line of its kind that it stands in: of each line only so many are `ready` or `running` at once, and the rest
-    are `waiting`."""
+    """The key queue of the task. A limited number of its tasks are `ready` or `running` at once, and the others are
+    `waiting`."""
     group_id: int | None = None
-    """The group that has not ended before this task has."""
+    """The group that the task belongs to."""
     after_group: int | None = None
-    """`waiting` until this group has ended."""
+    """The task is `waiting` until this group has ended."""
     is_command: bool = False
-    """A command: it goes ahead of every task, and once it has started it is never run again."""
+    """A command precedes every task, and is never run again after it has started."""
     provider: str | None = None
-    """The provider that a command is for; so that the commands for a server that is taken away can be found."""
+    """The provider of a command, by which commands for a removed server are found."""
     target: str | None = None
-    """Only this server will do."""
+    """The only server that may run the task."""
     requirements: str = KIND_DEFAULT
-    """The text of what it demands of a node (`requirements.Requirements`)."""
+    """The text of its requirements (`requirements.Requirements`)."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
-    """What became of one NewTask: the id of the task that now stands for it."""
+    """The result of inserting a NewTask: the id of the new task, or of the live task that held its key."""
 
     id: int
     created: bool
-    """False: a live task held the key, and `id` is that task (replaced, if that was asked)."""
+    """False if a live task held the key: `id` is that task, perhaps replaced."""
     state: State
 
 
 class Woken(Record, frozen=True, kw_only=True):
-    """What a look at the clock did."""
+    """The result of `Store.wake`."""
 
     kinds: dict[str, int]
     """How many tasks of each kind became ready."""
     expired: tuple[int, ...] = ()
-    """Tasks that ended because nobody started them in time."""
+    """Tasks that ended because they were not started in time."""
     next_in: int | None = None
-    """Microseconds until the next task is due or expires; None: nothing is."""
+    """Microseconds until the next task is due or expires; None if there is none."""
 
 
 class Moved(Record, frozen=True, kw_only=True):
-    """What an operation did to one task. `state` is the one it is in now; None: there is no such task."""
+    """The result of an operation on one task, with its current state; None if there is no such task."""
 
     id: int
     done: bool
-    """Whether the operation took effect (for a cancel of a running task: was recorded)."""
+    """Whether the operation took effect (for a running task that is cancelled: was recorded)."""
     state: State | None
     kind: str | None = None
     node_id: str | None = None
-    """The node that runs it, for a cancel of a running task."""
+    """The node that runs the task, if a running task is cancelled."""
     key_holder: int | None = None
-    """A retry was refused because this live task holds the unique key."""
+    """The live task that holds the unique key, if a retry was rejected because of it."""
     group_id: int | None = None
-    """The group that it has left by ending or by being deleted."""
+    """The group of a task that was ended or deleted."""
 
 
 class Reaped(Record, frozen=True, kw_only=True):
-    """A task taken from a dead node."""
+    """A task that was taken from a dead node."""
 
     id: int
     kind: str
@@ -99,12 +99,12 @@ class Reaped(Record, frozen=True, kw_only=True):
     state: State
     crashes: int
     released: tuple[str, ...] = ()
-    """The kinds of other tasks that became ready with the same call: groups that waited for nothing else have ended,
-    lines have moved on. The last one says so for all."""
+    """The kinds of other tasks that became ready with this call, because groups have ended or key queues were
+    balanced. The last entry lists them all."""
 
 
 class Rescheduling(Record, frozen=True, kw_only=True):
-    """When a waiting task shall be due instead: at `run_at`, or `delay` microseconds after the store's now."""
+    """The new due time of a task: at `run_at`, or `delay` microseconds after the store's now."""
 
     id: int
     run_at: int | None = None
@@ -112,14 +112,14 @@ class Rescheduling(Record, frozen=True, kw_only=True):
 
 
 class Reprioritizing(Record, frozen=True, kw_only=True):
-    """Which priority a waiting task shall have instead."""
+    """The new priority of a task."""
 
     id: int
     priority: int
 
 
 class Cutoffs(Record, frozen=True, kw_only=True):
-    """Ages in microseconds past which ended tasks leave the history, and orders are forgotten; None keeps them."""
+    """Ages in microseconds after which final tasks and operator actions are deleted; None keeps them."""
 
     succeeded: int | None = None
     failed: int | None = None

@@ -1,4 +1,4 @@
-"""A loop that never dies: what it raises is logged and waited out, and it goes on."""
+"""Runs a loop of a node that never ends by an error: errors are logged, and after a pause it continues."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Duty:
         self._logger = logger
         self._task: asyncio.Task[None] | None = None
         self._trouble: type[StoreError] | None = None
-        """What the store said last, while it goes on."""
+        """The last error of the store, until a step succeeds."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"synergon-{self._name}")
 
     async def stop(self) -> None:
-        """End, wherever it is."""
+        """Cancel the loop, wherever it is."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -51,7 +51,7 @@ class Duty:
                     self._logger.info("%s works again", self._name)
                 failures, self._trouble = 0, None
             except LeaseLost:
-                # The lease thread sees the same and takes the node out; until then there is nothing to do here.
+                # The lease thread notices it too and fences the node; until then there is nothing to do here.
                 await self._clock.sleep(FIRST_PAUSE_SECONDS)
             except Exception as error:  # noqa: BLE001  whatever it is, the loop goes on
                 self._complain(error)
@@ -59,8 +59,7 @@ class Duty:
                 await self._clock.sleep(pause_after(failures))
 
     def _complain(self, error: Exception) -> None:
-        """Say it once, also if it goes on with other words; an outage is not worth a line per try, and what the store
-        says about itself is not worth a traceback."""
+        """Log an error once per outage, without a traceback if it comes from the store."""
         if not isinstance(error, StoreError):
             self._logger.error("%s failed and goes on", self._name, exc_info=error)
             return
@@ -74,5 +73,5 @@ class Duty:
 
 
 def pause_after(failures: int) -> float:
-    """How long to wait after that many failures in a row."""
+    """How long to wait after this number of failures in a row."""
     return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_SECONDS)

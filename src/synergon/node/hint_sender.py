@@ -1,4 +1,4 @@
-"""What a node tells its peers: of work that it cannot start at once, and of ends that somebody elsewhere waits for."""
+"""Sends hints of a node to its peers: tasks that it cannot start at once, and ends that other engines wait for."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ from synergon.peering.router import ReadyGroupName
 
 
 class HintSender:
-    """A node's side of its peers; without any it does nothing."""
+    """The hints of a node. Without peers it does nothing."""
 
     def __init__(self, peers: Peers | None, admission: Admission) -> None:
         self._peers = peers
         self._admission = admission
         self._origins: dict[int, str] = {}
-        """Whom to tell of the end of what runs here."""
+        """The engine to notify of the end of each running task."""
         self._expected: Counter[ReadyGroupName] = Counter()
-        """What the next claim is expected to take; nobody else was told of it."""
+        """Tasks that the next claim is expected to take, by ready group; no hint was sent about them."""
         self._claiming: Counter[ReadyGroupName] = Counter()
-        """The same for the claim that is under way."""
+        """Tasks that the claim in flight is expected to take, by ready group."""
 
     @property
     def are_well(self) -> bool:
-        """Whether there is reason to believe that their news arrives."""
+        """Whether hints of the peers probably arrive."""
         return self._peers is not None and self._peers.is_healthy
 
     def learn(self, nodes: Iterable[NodeRecord]) -> None:
-        """The node table, as it has just been read."""
+        """Update the peers from the node table."""
         if self._peers is not None:
             self._peers.update_directory(nodes)
 
-    # ------------------------------------------------------------ work
+    # ------------------------------------------------------------ ready tasks
 
     def offer(self, work: Mapping[ReadyGroupName, int], *, is_open: bool) -> None:
-        """Tell of the part of new work that does not fit here; `is_open`: this node claims."""
+        """Send hints about new tasks that do not fit here. `is_open` says that this node claims."""
         if self._peers is None:
             return
         beyond: dict[ReadyGroupName, int] = {}
-        expected = self._expected.total() + self._claiming.total()  # counted once: there may be thousands of lanes
+        expected = (
+            self._expected.total() + self._claiming.total()
+        )  # computed once: there may be thousands of ready groups
         for group, count in work.items():
             taken = self._take(group, count, expected) if is_open else 0
             expected += taken
@@ -52,7 +54,7 @@ class HintSender:
         self._peers.announce_new(beyond)
 
     def _take(self, group: ReadyGroupName, count: int, expected: int) -> int:
-        """How many of the lane are for the next claim, if so many are already."""
+        """How many tasks of the ready group the next claim will take, if it already expects this many."""
         kind, queue, requirements = group
         if not self._admission.serves(kind, queue):
             return 0
@@ -62,39 +64,38 @@ class HintSender:
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Those of the kinds of which none could start here now."""
+        """The kinds of this list that cannot start a task here now."""
         return tuple(kind for kind in kinds if not self._admission.has_capacity(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:
-        """There may be more of these kinds than this node could take."""
+        """Send hints about kinds that may have more ready tasks than this node can take."""
         if self._peers is not None:
             self._peers.announce_surplus(kinds)
 
     def rejected(self, kind: str, count: int) -> None:
-        """So many of the kind are not taken here; somebody else may take them, and whoever does not tells others."""
+        """Send hints about tasks that this node has rejected: another node may accept them."""
         if self._peers is not None:
             self._peers.announce_new({(kind, None, KIND_DEFAULT): count})
             self._peers.announce_surplus([kind])
 
     def freed(self, names: list[str]) -> None:
-        """Places in these were freed here and not taken again."""
+        """Send hints about limits and servers with freed permits that this node did not take again."""
         if names and self._peers is not None:
             self._peers.announce_freed(names)
 
     def reserved(self, task_id: int) -> None:
-        """This node keeps room for that task, and nobody else need."""
+        """Send hints that this node has reserved capacity for the task, so that no other node need."""
         if self._peers is not None:
             self._peers.announce_reservation(task_id)
 
     def claim_begins(self) -> None:
-        """What is announced from now on is for the next one."""
+        """Note that a claim starts: tasks that are announced from now on are for the next one."""
         if self._expected:
             self._claiming, self._expected = self._claiming + self._expected, Counter()
 
     def claim_is_over(self, leftover: Collection[str]) -> None:
-        """What was expected has come or went elsewhere; unless tasks that go before it took its place, and some of its
-        kind may be left: then others are told of it after all. So they are if nobody knows what it demands: it may be
-        that this node cannot run it."""
+        """Note that a claim has ended. Expected tasks that it did not take may be left, if others precede them or if
+        their requirements are unknown and this node cannot run them: hints about these go out now."""
         if not self._claiming:
             return
         missed, self._claiming = self._claiming, Counter()
@@ -107,7 +108,7 @@ class HintSender:
     # ------------------------------------------------------------ ends
 
     def started(self, claims: Iterable[Claim]) -> None:
-        """These were taken."""
+        """Note that these tasks run here."""
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.announce_started(claim.kind for claim in claims)
@@ -122,7 +123,7 @@ class HintSender:
                 return
 
     def ended(self, ids: Collection[int]) -> None:
-        """These may have ended; whoever enqueued them is told, and whoever else has asked."""
+        """Notify the engines that enqueued these tasks, or asked about them, that they may have ended."""
         if self._peers is None:
             return
         self._peers.notify_watchers(ids)
@@ -135,6 +136,7 @@ class HintSender:
             self._peers.send_done(origin, its_ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
-        """These have ended without having run here, and nobody here knows who waits for them."""
+        """Notify all peers that these tasks have ended without running here, because it is unknown which ones wait for
+        them."""
         if self._peers is not None:
             self._peers.announce_ended(ids)

@@ -1,4 +1,4 @@
-"""A logger that says which node speaks."""
+"""A logger that adds the name of the node."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the node's name to every record, beside what the call adds."""
+    """Adds the node's name to every record, in addition to what the call adds."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Join what the node and the call add."""
+        """Merge the extra fields of the node and of the call."""
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs

@@ -1,9 +1,9 @@
-"""A node: composes the duties, and owns the order in which they start and stop.
+"""A node: composes its parts, and owns the order in which they start and stop.
 
-Stop: announce it in the node's row → stop claiming → wait (grace) → ask the rest to end → flush outcomes → give back
-what did not finish → drop the node's row. Idempotent; a second call waits for the first.
+Stop: mark the node's row as stopping → stop claiming → wait (grace) → ask attempts to end → write outcomes → hand back
+what did not finish → delete the node's row. Idempotent; a second call waits for the first.
 
-Long, because all parts are made and given to each other here, and nowhere else.
+Long, because all parts are created and connected here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
     from synergon.client.unrunnable_warning import ChildrenToCheck
 
 LEAST_AT_ONCE: Final = 100
-"""Where a database works on claims beside the node, each asks for half of the slots at the most, or for this many:
-while one half is looked for, the other runs."""
+"""With a store in another process, a claim asks for at most half of the slots, or for this many: while the store works
+on one half, the other half runs."""
 
 
 class Node:
     """Runs tasks of an engine's kinds until it is stopped."""
 
     runner_type: type[Runner] = Runner
-    """What runs its attempts; tests have another one."""
+    """The class that runs its attempts; tests replace it."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Node:
         self._stopping: asyncio.Task[None] | None = None
 
     def _compose_claims(self) -> None:
-        """What decides what to claim."""
+        """Create the parts that decide what to claim."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.preemption = Preemption(self._kinds, self._ledger, self._running, clock, logger, self.signals)
         self.permits = SharedPermits(self._kinds, settings.queues, settings.labels, self._ledger)
@@ -154,7 +154,7 @@ class Node:
         )
 
     def _compose_attempts(self) -> None:
-        """What runs attempts, from a claim to its outcome."""
+        """Create the parts that run attempts, from a claim to its outcome."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         services = AttemptServices(self.loop, store, self.completer, self.scheduler, hold_seconds=settings.lease / 3)
         self.runner = self.runner_type(
@@ -177,7 +177,7 @@ class Node:
         self._lost_claims = LostClaims(store, clock, self.runner, self.completer, doubt_seconds=settings.lease)
 
     def _compose_membership(self, *, may_exit: bool) -> None:
-        """What keeps the node a member of the cluster, and what ends it."""
+        """Create the parts that register the node, renew its lease, and stop it."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.shutdown = Shutdown(self.runner, self.completer, logger, may_exit=may_exit)
         self.cordon = Cordon(
@@ -209,7 +209,7 @@ class Node:
         )
 
     def _compose_duties(self, idle_hooks: Sequence[IdleHook]) -> None:
-        """The loops that run beside each other from `start` to `stop`."""
+        """Create the loops that run from `start` to `stop`."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.idle_hooks = IdleHooks(
             idle_hooks, clock, logger, self._callbacks, scheduler=self.scheduler, admission=self._admission
@@ -240,13 +240,13 @@ class Node:
 
     @property
     def id(self) -> str:
-        """The one that it works under now."""
+        """The current id of the node, which changes when it joins again."""
         return self.membership.id
 
     # ------------------------------------------------------------ start
 
     async def start(self) -> None:
-        """Find out what there is to work with, register, and begin to work."""
+        """Detect the resources of the machine, register, and start the duties."""
         self._ledger.totals |= await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self.membership.address = await self._peers.serve()
@@ -262,7 +262,7 @@ class Node:
             self._ledger.concurrency,
         )
 
-    # ------------------------------------------------------------ work
+    # ------------------------------------------------------------ claims
 
     async def _schedule(self) -> None:
         await self.scheduler.woken()
@@ -285,7 +285,7 @@ class Node:
             self.idle_hooks.look()
 
     def give_back(self, claims: Iterable[Claim]) -> None:
-        """Hand claims back without a start."""
+        """Hand claims back without starting them."""
         for claim in claims:
             self.completer.add(handed_back(claim))
 
@@ -308,7 +308,7 @@ class Node:
             self.canceller.look()
 
     def look_everywhere(self) -> None:
-        """Something has changed that concerns every node."""
+        """Check everything after a change that concerns every node."""
         self.scheduler.wake_all()
         self.alarm.look()
         self._sweep_interval.look_now()
@@ -317,18 +317,18 @@ class Node:
         await self.store.listen(self._heard)
 
     def _heard(self, kinds: Iterable[str] | None) -> None:
-        """Somebody's own transaction has brought tasks, ready or due later."""
+        """Wake these kinds: a caller's own transaction has inserted tasks, ready or due later."""
         self.scheduler.wake(self._kinds if kinds is None else kinds)
         self.alarm.look()
 
     def watch(self) -> None:
-        """Somebody's own transaction may bring tasks, and nobody will tell."""
+        """Sweep often for a while: a caller's own transaction may insert tasks without a hint."""
         self._sweep_interval.watch()
 
-    # ------------------------------------------------------------ what others say of it, and what it says
+    # ------------------------------------------------------------ the node table
 
     def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """The node table was read: other nodes may need the same permits."""
+        """Update the contested limits from the node table that was just read."""
         self.permits.learn(node for node in nodes if node.id != self.id)
         self.scheduler.choose_exchanged_kinds()
 
@@ -336,19 +336,19 @@ class Node:
 
     @property
     def free(self) -> int:
-        """How many tasks could start here."""
+        """How many tasks can start here."""
         return self._ledger.free if self.scheduler.may_claim else 0
 
     def state(self) -> NodeStatus:
-        """What it says of itself; cheap, and safe from any thread."""
+        """The status of the node. Cheap, and safe from any thread."""
         return self.status_publisher.current()
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Those of the kinds of which none could start here, whatever slots are free."""
+        """The kinds of this list that cannot start a task here, whatever slots are free."""
         return self.hints.full(kinds)
 
     def announce(self, work: Mapping[ReadyGroupName, int]) -> None:
-        """There are so many new tasks in these lanes: start what fits, and tell peers of the rest."""
+        """Announce new tasks by ready group: start those that fit here, and send hints about the others."""
         self.scheduler.wake(kind for kind, *_ in work)
         self.hints.offer(work, is_open=self.scheduler.may_claim)
 
@@ -372,24 +372,25 @@ class Node:
             self.cancel(task_id)
 
     def _stand_in(self) -> None:
-        """Whoever leaves may be the only one who had heard of some work, or who had set the alarm for it."""
+        """Check everything when a peer leaves: it may have been the only one that knew of some tasks, or had set the
+        alarm."""
         self.scheduler.wake_all()
         self.alarm.look()
 
-    # ------------------------------------------------------------ what else there is to do
+    # ------------------------------------------------------------ alarm and cancellation
 
     def due_in(self, seconds: float) -> None:
-        """Something is due after `seconds`."""
+        """Set the alarm: a task is due after `seconds`."""
         self.alarm.due_in(seconds)
 
     def cancel(self, task_id: int) -> None:
-        """If it runs here, ask its body to end, provided that the store says so too."""
+        """Ask the attempt of this task to end, if it runs here and the store confirms the cancel request."""
         self.canceller.wish(task_id)
 
     # ------------------------------------------------------------ stop
 
     async def drained(self) -> None:
-        """Return when no live task is left that this node could run; no idle hook makes more of them from now on."""
+        """Return when no live task is left that this node could run. Idle hooks are not called any more."""
         self.idle_hooks.close()
         await self.idle_hooks.wait_ended()
         backlog = Backlog(self.store, self._kinds, self._settings.queues, self._admission, self.acceptance)
@@ -397,29 +398,29 @@ class Node:
         await self.completer.flushed()
 
     def announce_stop(self) -> None:
-        """The node is about to stop: from now on nothing that dies here charges a crash. From any thread, and from a
-        signal handler; the stop itself does it too."""
+        """Mark the node's row as stopping: from then on the death of the process charges no crash. Safe from any thread
+        and from a signal handler; `stop` does it too."""
         self.runner.announce_stop()
         self.membership.announce_stop()
 
     async def stop(self, grace: float | None) -> None:
-        """Stop in order; `grace` seconds for running bodies, None for as long as they take."""
+        """Stop in order, with `grace` seconds for running attempts; None waits without a limit."""
         if self._stopping is None:
             self._stopping = self.loop.create_task(self._stop(grace))
         await asyncio.shield(self._stopping)
 
     @property
     def was_abandoned(self) -> bool:
-        """Whether bodies that would not end were given back while they ran: the process must end now."""
+        """Whether attempts that did not end were handed back while they ran: the process must exit now."""
         return self.shutdown.was_abandoned
 
     @property
     def must_exit(self) -> bool:
-        """Whether something goes on here that nothing else can end: a body, or a callback."""
+        """Whether a task function or a callback still runs that only the end of the process can end."""
         return self.was_abandoned or self._callbacks.was_abandoned
 
     async def stopped(self) -> None:
-        """Return when somebody has stopped the node."""
+        """Return when the node has been stopped."""
         await self._has_stopped.wait()
 
     async def _stop(self, grace: float | None) -> None:

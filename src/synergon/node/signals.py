@@ -1,4 +1,4 @@
-"""Signals: what the parts of a node tell each other.
+"""Signals between the parts of a node.
 
 A part is given one `Signals` object and calls it; which parts a signal concerns is decided in one place, `NodeSignals`.
 A signal carries wake-ups and facts, never tasks to run; it does not raise and does not wait. The methods of `Signals`
@@ -30,10 +30,11 @@ class Signals:
         """One task became ready for each time that a kind is named."""
 
     def due_in(self, seconds: float) -> None:
-        """A task is due, or something else has to be looked at, after `seconds`."""
+        """A task is due, or another check is needed, after `seconds`."""
 
     def moment_passed(self) -> None:
-        """The store's clock has reached a moment at which something may be possible that was not."""
+        """The store's clock has passed a moment, such as the end of a back-off, after which more tasks may be
+        claimable."""
 
     def claimed(self, claims: list[Claim]) -> None:
         """The scheduler has claimed these tasks: they start."""
@@ -51,7 +52,7 @@ class Signals:
         """These tasks were taken back from dead nodes."""
 
     def children(self, tasks: Iterable[NewTask]) -> None:
-        """An attempt has enqueued these with its success."""
+        """An attempt has enqueued these tasks with its success."""
 
     # ------------------------------------------------------------ capacity
 
@@ -74,12 +75,12 @@ class Signals:
         """A task of the kind was accepted (`can_accept`), or is to be asked about again."""
 
     def rejected(self, kind: str, count: int) -> None:
-        """This node does not accept so many ready tasks of the kind."""
+        """This node has rejected this number of ready tasks of the kind."""
 
     # ------------------------------------------------------------ the node itself
 
     def nodes_read(self, nodes: list[NodeRecord]) -> None:
-        """The node table, as it was just read."""
+        """The node table was read."""
 
     def joined(self) -> None:
         """The node has registered, under a new id."""
@@ -109,7 +110,7 @@ class Host(Protocol):
 
 
 class NodeSignals(Signals):
-    """Passes each signal on to the parts of one node. The parts exist before the first signal comes."""
+    """Forwards each signal to the parts of one node. The parts exist before the first signal."""
 
     def __init__(self, node: Node, waiters: ResultWaiters, host: Host | None) -> None:
         self._node = node
@@ -127,7 +128,7 @@ class NodeSignals(Signals):
         self._node.alarm.due_in(seconds)
 
     def moment_passed(self) -> None:
-        """A server may be in service again."""
+        """Wake the scheduler: a server's back-off may have ended."""
         self._node.scheduler.wake(self._node.permits.pooled)
 
     def claimed(self, claims: list[Claim]) -> None:
@@ -145,14 +146,14 @@ class NodeSignals(Signals):
             node.give_back(claims)
 
     def ended(self, ids: Collection[int]) -> None:
-        """Tell the waiters here and the engines that enqueued the tasks."""
+        """Notify the waiters here and the engines that enqueued the tasks."""
         self._waiters.tell(ids)
         self._node.hints.ended(ids)
         if self._node.preemption.is_needed:
             self._node.preemption.returned(ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
-        """Tell waiters everywhere; a group that waited for these may have ended, now or at a later moment."""
+        """Notify waiters everywhere. A group that waited for these tasks may have ended."""
         if ids:
             self._node.scheduler.wake_all()
             self._node.alarm.look()
@@ -160,24 +161,24 @@ class NodeSignals(Signals):
         self._node.hints.ended_unrun(ids)
 
     def expired(self, ids: Collection[int]) -> None:
-        """Tell waiters and hooks."""
+        """Notify waiters and call hooks."""
         self.ended_unrun(ids)
         self._node.hooks.expired(list(ids), self._node.store.get)
 
     def reaped(self, tasks: Sequence[Reaped]) -> None:
-        """Tell subscribers."""
+        """Publish events."""
         if self._node.hooks.feed.subscribers:
             self._node.hooks.feed.reaped(list(tasks))
 
     def children(self, tasks: Iterable[NewTask]) -> None:
-        """Have the warning about tasks that no node can run look at them."""
+        """Check whether any node can run them, for the warning."""
         if self._node.children_to_check is not None:
             self._node.children_to_check.note(tasks)
 
     # ------------------------------------------------------------ capacity
 
     def capacity_freed(self) -> None:
-        """More can be claimed; and perhaps the last execution has ended."""
+        """Wake the scheduler, and check whether the last attempt has ended."""
         node = self._node
         node.scheduler.capacity_freed()
         if node.shutdown.is_waiting:
@@ -212,7 +213,7 @@ class NodeSignals(Signals):
         self._node.scheduler.accepted(kind)
 
     def rejected(self, kind: str, count: int) -> None:
-        """Send hints; what was reserved for a refused task is free for others."""
+        """Send hints. Capacity that was reserved for a rejected task is free for others."""
         self._node.hints.rejected(kind, count)
         reserved = self._node.reservation.reserved
         if reserved is not None and self._node.acceptance.is_rejected(reserved.kind, reserved.id):
@@ -235,7 +236,7 @@ class NodeSignals(Signals):
         self._node.cordon.found_cordoned()
 
     def cordon_changed(self) -> None:
-        """Publish it at once; what is claimed and has not started does not start."""
+        """Publish the new status at once, and hand back claimed tasks that have not started."""
         if self._node.cordon.is_cordoned:
             self._node.runner.stop_waiting(Stop.CORDON)
         self._node.status_publisher.update()

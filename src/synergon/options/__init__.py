@@ -1,1 +1,1 @@
-"""What users write: options, settings and arguments, parsed and checked."""
+"""Parses and checks what users write: options, settings and arguments."""

@@ -1,4 +1,4 @@
-"""Candidates, and the functions that say which of them a node takes (`@kind.can_accept`)."""
+"""`@kind.can_accept`: the candidates that such a function gets, and the check of its answer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """A task that is ready, as a function sees it that is asked whether to take it."""
+    """A ready task, as a `can_accept` function gets it."""
 
     id: int
     kind: str
     queue: str
     priority: int
     arguments: dict[str, Any]
-    """As the body would get them."""
+    """The arguments as the task function would get them."""
     attempts: int
-    """How many of its bodies have started so far."""
+    """How many attempts of the task have started so far."""
     enqueued_at: datetime
     tags: tuple[str, ...]
     meta: dict[str, Any]
@@ -37,7 +37,7 @@ Decider = TypeVar("Decider", bound=Callable[[list[Candidate]], Any])
 
 
 class Acceptor:
-    """What decides for one kind, for how long a verdict holds, and how long it may take."""
+    """The `can_accept` function of a kind, how long its answers hold, and its timeout."""
 
     def __init__(self, function: Callable[..., Any], kind: str, *, holds_for: Duration, timeout: Duration) -> None:
         if not callable(function):
@@ -57,18 +57,18 @@ def _reject_misfit(function: Callable[..., Any], kind: str) -> None:
         raise ConfigurationError(
             f"can_accept of {kind!r} takes a function of the candidates, {function!r} is not: {error}"
         ) from None
-    except ValueError:  # something built in, which does not tell
+    except ValueError:  # a built-in function without a signature
         pass
 
 
 def _looked_through(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
-    """A generator does its work when somebody looks at it, which belongs where the function itself is called."""
+    """Consume a generator where the function is called, because that is when it does its work."""
     said = function(candidates)
     return list(said) if inspect.isgenerator(said) else said
 
 
 def accepted_ids(said: Any, candidates: list[Candidate]) -> set[int]:
-    """The candidates that were named; OptionError if what was said cannot mean any."""
+    """The ids of the accepted candidates. OptionError if the answer is invalid."""
     if isinstance(said, str | bytes) or not isinstance(said, Iterable):
         raise OptionError(f"can_accept must return a list of candidates or of their ids, got {said!r}")
     shown = {candidate.id for candidate in candidates}

@@ -1,8 +1,7 @@
 """Addresses of servers, and the prefixes that cover them.
 
-An address is a URL, a host with or without a port, or any other word. Two addresses that differ only in what a server
-does not see as its place (query, fragment, the case of the host, a slash at the end, the port that its scheme has
-anyway) are the same one.
+An address is a URL, a host with or without a port, or any other text. Addresses are equal if they differ only in parts
+that do not identify a server: query, fragment, case of the host, trailing slash, default port of the scheme.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def normal_address(value: Any, what: str = "a server's address") -> str:
-    """The one way to write it; OptionError if it is none."""
+    """Normalise an address; OptionError if it is invalid."""
     scheme, separator, authority, path = _parts(value, what)
     user, at, host = authority.rpartition("@")
     host = host.lower().removesuffix(DEFAULT_PORTS.get(scheme, "\0"))
@@ -29,9 +28,9 @@ def normal_address(value: Any, what: str = "a server's address") -> str:
 
 
 def normal_prefix(value: Any, what: str = "a prefix") -> str:
-    """The one way to write a prefix of addresses; OptionError if it could never cover any.
+    """Normalise a prefix of addresses; OptionError if it could never cover any.
 
-    Unlike an address it keeps the port that its scheme has anyway: with it, it covers no other port.
+    Unlike an address, it keeps the default port of its scheme: with the port it covers no other port.
     """
     scheme, separator, authority, path = _parts(value, what)
     if "*" in value:
@@ -44,7 +43,7 @@ def normal_prefix(value: Any, what: str = "a prefix") -> str:
 
 
 def _parts(value: Any, what: str) -> tuple[str, str, str, str]:
-    """Scheme, its separator, what stands for the host, and the path with its first slash."""
+    """Scheme, separator, host part, and the path with its first slash."""
     if not isinstance(value, str) or not value or len(value) > LONGEST or not ALLOWED.issuperset(value):
         raise OptionError(f"{what} must be a URL, a host or another word without spaces, got {value!r}")
     scheme, separator, rest = value.partition("://")
@@ -70,17 +69,17 @@ def _check_port(authority: str, value: str, what: str) -> None:
 
 
 def covers(prefix: str, address: str) -> bool:
-    """Whether the address is the prefix or below it; both are normal.
+    """Whether the address equals the prefix or is below it; both are normalised.
 
-    A prefix ends where a host, its port or a part of the path ends. One without a scheme covers every scheme, one
-    without a port every port, and all users of a host are covered alike.
+    A prefix ends where a host, its port or a part of the path ends. Without a scheme it covers every scheme, without a
+    port every port. It covers all users of a host.
     """
     return prefix == address or any(_is_below(prefix, form) for form in _forms(address, "://" in prefix))
 
 
-@lru_cache(maxsize=10_000)  # every claim asks again for every server
+@lru_cache(maxsize=10_000)  # cached, because every claim calls it for every server
 def _forms(address: str, has_scheme: bool) -> tuple[str, ...]:
-    """How an address reads for a prefix with a scheme or without: as it is, and with the port that it has anyway."""
+    """The forms of an address that a prefix is compared with: as it is, and with the default port."""
     scheme, separator, rest = address.rpartition("://")
     authority, slash, path = rest.partition("/")
     host = authority.rpartition("@")[2]

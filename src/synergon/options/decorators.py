@@ -1,6 +1,6 @@
-"""`@engine.task` and `@provider.task`, with and without options, so that the function's own signature survives.
+"""`@engine.task` and `@provider.task`, with and without options. Type checkers see the function's own signature.
 
-What is filled in by synergon is left out of what callers give, if it stands in front: a Context, a Server, or both.
+Callers omit the leading parameters that synergon fills in: a Context, a Server, or both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Registrar(Protocol):
 
 
 class TaskDecorator:
-    """Takes a function and registers it, or takes options first."""
+    """Registers a function, or takes options first."""
 
     def __init__(self, registrar: Registrar, options: Mapping[str, Any]) -> None:
         self._registrar = registrar
@@ -61,13 +61,13 @@ class TaskDecorator:
     def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Register a function as a kind of task; with or without options. It stays a plain callable."""
+        """Register a function as a kind of task, with or without options. It remains a plain callable."""
         if function is None:
             return TaskDecorator(self._registrar, {**self._options, **options})
         return self._registrar.register(function, self._options, calling_module())
 
 
 def calling_module() -> str:
-    """The module that calls whoever asks."""
+    """The module of the code that called the caller."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
     return name

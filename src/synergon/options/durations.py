@@ -1,4 +1,4 @@
-"""Durations: seconds, timedeltas, or words like `"500ms"`; kept as whole microseconds."""
+"""Durations: seconds, timedeltas, or texts like `"500ms"`; converted to whole microseconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synergon.errors import OptionError
 Duration = float | int | str | timedelta
 
 LONGEST_SECONDS: Final = 100 * 366 * 86400.0
-"""A century: no delay that anybody means is longer, and every store can add it to a date."""
+"""A century: longer than any reasonable delay, and every store can add it to a date."""
 
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d)?\s*")
 
 
 def seconds(value: Duration, option: str, *, positive: bool = False) -> float:
-    """`value` in seconds, or an OptionError that names `option`."""
+    """Convert `value` to seconds; the OptionError names `option`."""
     found = _parse(value, option)
     if math.isnan(found) or found < 0 or (positive and found == 0):
         wanted = "longer than zero" if positive else "not negative"
@@ -30,7 +30,7 @@ def seconds(value: Duration, option: str, *, positive: bool = False) -> float:
 
 
 def microseconds(duration_seconds: float) -> int:
-    """Whole microseconds, the unit of every store."""
+    """Convert seconds to whole microseconds, the unit of every store."""
     return round(duration_seconds * 1_000_000)
 
 
@@ -46,12 +46,12 @@ def _parse(value: Duration, option: str) -> float:
         raise OptionError(f"{option} must be a number of seconds, a timedelta or a duration, got {value!r}")
     try:
         return float(value)
-    except OverflowError:  # a whole number may be larger than any float
+    except OverflowError:  # an int may be larger than any float
         return math.inf if value > 0 else -math.inf
 
 
 def rough(duration_seconds: float) -> str:
-    """The length of a time in whole numbers: `42 s`, `5 min`, `3 h`, `2 d`."""
+    """A duration as text, rounded: `42 s`, `5 min`, `3 h`, `2 d`."""
     whole = round(duration_seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= 2 * length:  # "90 s" says more than "1 min"

@@ -1,4 +1,4 @@
-"""What users' functions are called where people read of them."""
+"""Names of users' functions for messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """As it stands in the user's code, also under a `partial`; of an object that is called like a function what it says
-    of itself."""
+    """The name of a function in the user's code, also under a `partial`; for a callable object, its repr."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or repr(function)

@@ -1,4 +1,4 @@
-"""Idle work: functions that a node calls when it has room and nothing to run."""
+"""Idle hooks: functions that a node calls when it has free capacity and no ready task."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Hook = TypeVar("Hook", bound=Callable[[], Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleHook:
-    """A function, and when it is called."""
+    """An idle hook, and when it is called."""
 
     function: Callable[[], Any]
     every: float
-    """Seconds from the end of one call to the next at the earliest."""
+    """The minimum number of seconds from the end of one call to the next."""
     timeout: float | None
     kind: str | None = None
-    """Called when there is room for tasks of this kind and none is ready; None: when there is nothing to run at all."""
+    """Called when tasks of this kind could start and none is ready; None means of all kinds."""
 
     @property
     def name(self) -> str:
-        """What people know it by."""
+        """The name of the function, for messages."""
         return name_of(self.function)
 
 
 class WhenIdle(Protocol):
-    """`when_idle`, with and without options. The function stays what it is."""
+    """`when_idle`, with and without options. Returns the function unchanged."""
 
     @overload
     def __call__(self, function: Hook, /) -> Hook: ...
@@ -44,21 +44,21 @@ class WhenIdle(Protocol):
         self, /, *, every: Duration = EVERY_SECONDS, timeout: Duration | None = DEFAULT_TIMEOUT_SECONDS
     ) -> Callable[[Hook], Hook]: ...
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Call the function whenever there is nothing to do, every so many seconds at the most."""
+        """Call the function whenever the node is idle, at most once in `every` seconds."""
 
 
 class HookOwner(Protocol):
-    """Whoever keeps idle hooks."""
+    """An object that has idle hooks: an engine or a task type."""
 
     idle_hooks: list[IdleHook]
 
     @property
     def node(self) -> object:
-        """What would call them; None: nobody yet."""
+        """The node that calls the hooks; None while there is none."""
 
 
 def registrar(owner: HookOwner, kind: str | None = None) -> WhenIdle:
-    """What gives idle hooks to this one."""
+    """The decorator `when_idle` of this owner."""
 
     def when_idle(function: Any = None, /, **options: Any) -> Any:
         every, timeout = _checked(**options)
@@ -90,6 +90,6 @@ def _callable(function: Any) -> Callable[[], Any]:
         inspect.signature(function).bind()
     except TypeError as error:
         raise OptionError(f"the idle hook {function!r} is called without arguments: {error}") from None
-    except ValueError:  # something built in, which does not tell
+    except ValueError:  # a built-in function without a signature
         pass
     return function  # type: ignore[no-any-return]  # it is, as just seen

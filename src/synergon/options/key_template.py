@@ -1,4 +1,4 @@
-"""Which line a task stands in: the key that `limit_by` makes of its arguments."""
+"""The key of a task's key queue: computes what `limit_by` makes of the arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SINGLE_KEY: Final = ""
 
 
 class KeyTemplate:
-    """Makes the key, from the arguments that the function or template asks for."""
+    """Computes the key from the arguments that the function or template uses."""
 
     def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, kind: str) -> None:
         self._what = f"limit_by of task {kind!r}"

@@ -1,4 +1,4 @@
-"""Middleware: functions of users around bodies, `async def around(ctx, call_next)`."""
+"""Checks middleware: users' functions around task functions, `async def around(ctx, call_next)`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from synergon.context import Context
 from synergon.errors import OptionError
 
 CallNext = Callable[[], Awaitable[Any]]
-"""Runs what is inside: the next middleware, or the body. To be awaited once at the most."""
+"""Runs the next middleware, or the task function. May be awaited at most once."""
 
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 
 
 def check_middleware(function: Any, where: str) -> Middleware:
-    """A coroutine function of a context and of what is inside, or the error that says so."""
+    """Check that it is a coroutine function of a context and `call_next`."""
     called = getattr(function, "__call__", None)  # noqa: B004  an object whose call is a coroutine
     if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)):
         raise OptionError(f"{where}: middleware is written `async def around(ctx, call_next)`, got {function!r}")
@@ -31,7 +31,7 @@ def check_middleware(function: Any, where: str) -> Middleware:
 
 
 def check_middlewares(value: Any, where: str) -> tuple[Middleware, ...]:
-    """A list of them, the outermost first."""
+    """Check a list of middleware, the outermost first."""
     if callable(value) or not isinstance(value, Iterable):
         raise OptionError(f"{where}: middleware must be a list of functions, got {value!r}")
     return tuple(check_middleware(function, where) for function in value)

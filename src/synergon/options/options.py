@@ -1,6 +1,6 @@
-"""The options of tasks and calls: which there are, what they may hold, and the error for everything else.
+"""The options of tasks and calls: their names, their checks, and the error for everything else.
 
-Long, because every option has its check here, and each check its words.
+Long, because every option has its check and its error message here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ RunsIn = Literal["loop", "thread", "process"]
 NAME_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
-"""How the names of limits begin that belong to one kind."""
+"""The prefixes of limit names that belong to one kind."""
 MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
-"""Python's first and last dates are infinity for PostgreSQL, or none in another zone: they would break every list."""
+"""Dates outside of these are infinite in PostgreSQL, or invalid in other time zones, and would break listings."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 
 class KindOptions(TypedDict, total=False):
-    """What can be said of a kind, wherever its body runs."""
+    """The options of a kind, wherever its function runs."""
 
     queue: str
     priority: int
@@ -67,14 +67,14 @@ class KindOptions(TypedDict, total=False):
 
 
 class TaskOptions(KindOptions, total=False):
-    """What `@engine.task(...)` takes."""
+    """The options of `@engine.task(...)`."""
 
     name: str
     runs_in: RunsIn
 
 
 class CallOptions(TypedDict, total=False):
-    """What `with_options(...)` takes."""
+    """The options of `with_options(...)`."""
 
     queue: str
     priority: int
@@ -95,7 +95,8 @@ class CallOptions(TypedDict, total=False):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one call says otherwise than its kind; stored with the task. Seconds; a timeout of -1 is none."""
+    """The options of a call that override those of its kind, stored with the task. In seconds; a timeout of -1 means
+    none."""
 
     timeout: float | None = None
     attempts: int | None = None
@@ -107,7 +108,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def retry(self) -> Retry | None:
-        """The policy of this call, if it has one of its own."""
+        """The retry policy of this call, if it has one of its own."""
         if self.attempts is None:
             return None
         return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
@@ -131,15 +132,15 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     overrides: bytes | None = None
     timeout: float | None = None
-    """Seconds, NO_TIMEOUT for none; None: the call does not say."""
+    """In seconds, NO_TIMEOUT for none; None if the call does not override it."""
     requirements: GivenRequirements = NOTHING_GIVEN
-    """What it asks of the node that runs it."""
+    """The requirements of the call."""
     runs_in: RunsIn | None = None
     conn: Any = None
 
     @property
     def is_process(self) -> bool | None:
-        """Whether its body runs in a child process; None: the call does not say."""
+        """Whether the task function runs in a child process; None if the call does not override it."""
         return None if self.runs_in is None else self.runs_in == "process"
 
 
@@ -151,7 +152,7 @@ def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
             continue
         import difflib
 
-        # Short words are alike by chance: `cron` is no misspelt `conn`.
+        # Short words are similar by chance: `cron` is not a misspelt `conn`.
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.6 if len(name) > 4 else 0.8)
         advice = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(names))}"
         raise OptionError(f"{where} has no option {name!r}; {advice}")
@@ -214,7 +215,7 @@ def _stored_timeout(value: Any) -> float:
 
 
 def check_name(value: Any, what: str) -> str:
-    """A queue, kind, key or tag: text that is not empty, not long, and printable."""
+    """A name of a queue, kind, key or tag: text that is not empty, not too long, and printable."""
     if not isinstance(value, str) or not value or len(value) > NAME_LENGTH or not value.isprintable():
         raise OptionError(f"{what} must be printable text of 1 to {NAME_LENGTH} characters, got {value!r}")
     return value
@@ -228,14 +229,14 @@ def check_priority(value: Any) -> int:
 
 
 def check_count(value: Any, what: str) -> int:
-    """A whole number from 1 on."""
+    """An integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{what} must be a whole number from 1 on, got {value!r}")
     return value
 
 
 def check_limit(value: Any, what: str) -> int | None:
-    """How many at once: None for any number, 0 for none."""
+    """The value of a limit: None for any number, 0 for none."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -253,18 +254,18 @@ def check_limit_name(value: Any, what: str) -> str:
 
 
 def check_any_limit_name(value: Any) -> str:
-    """The name of a limit that is in force, a kind's own ones included."""
+    """The name of an existing limit, including those that belong to a kind."""
     is_own = isinstance(value, str) and value.startswith(RESERVED)
     return str(value) if is_own else check_limit_name(value, "a limit")
 
 
 def check_timeout(value: Any) -> float | None:
-    """Seconds, longer than zero; None: no limit."""
+    """A timeout in seconds, above zero; None for no limit."""
     return None if value is None else seconds(value, "timeout", positive=True)
 
 
 def check_retry(value: Any) -> Retry:
-    """A policy, or a number of attempts."""
+    """A retry policy, or a number of attempts."""
     if isinstance(value, Retry):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -273,14 +274,14 @@ def check_retry(value: Any) -> Retry:
 
 
 def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
-    """One of a few words."""
+    """One of several allowed values."""
     if value not in choices:
         raise OptionError(f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
 def check_moment(value: Any, what: str) -> int:
-    """An aware datetime that any store can hold and any time zone can show, in the store's unit."""
+    """Convert an aware datetime, which every store can hold and every time zone can show, to the store's unit."""
     if not isinstance(value, datetime):
         raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -292,7 +293,7 @@ def check_moment(value: Any, what: str) -> int:
 
 
 def check_tags(value: Any) -> tuple[str, ...]:
-    """A few words."""
+    """A list of tags."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise OptionError(f"tags must be a list of words, got {value!r}")
     return tuple(check_name(tag, "a tag") for tag in value)
@@ -306,41 +307,41 @@ def check_meta(value: Any) -> bytes:
 
 
 class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a kind, checked."""
+    """The checked options of a kind."""
 
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
-    """Seconds; None: none, written so; UNSET: the engine's."""
+    """In seconds; None means no timeout, UNSET the engine's."""
     retry: Retry
     runs_in: RunsIn
     max_running: int | None = None
     max_running_global: int | msgspec.UnsetType | None = msgspec.UNSET
-    """None: no limit unless an operator sets one; UNSET: there is none to set."""
+    """None means no limit unless an operator sets one; UNSET means that there is none to set."""
     limits: tuple[str, ...] = ()
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
     requirements: Requirements = NO_REQUIREMENTS
-    """What its tasks require of a node, unless a call has requirements of its own."""
+    """The requirements of its tasks, unless a call has its own."""
     downstream_of: tuple[str, ...] = ()
-    """Kinds that come before it in a pipeline."""
+    """Kinds that precede it in a pipeline."""
     urgent: bool = False
-    """It starts at once: where the node is full, preemptible work yields to it."""
+    """Its tasks start at once: on a full node, preemptible tasks yield to them."""
     preemptible: bool = False
-    """It yields to urgent work, at no charge."""
+    """Its tasks yield to urgent tasks, without a charge."""
     uninterruptible: bool = False
-    """It never yields, and a node that stops waits for it, whatever the grace."""
+    """Its tasks never yield, and a node that stops waits for them, whatever the grace."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
     middleware: tuple[Middleware, ...] = ()
 
     @property
     def has_key_queues(self) -> bool:
-        """Whether its tasks stand in line by a key, or all in one because of a rate."""
+        """Whether the kind has key queues: one for each key, or a single one because of a rate."""
         return self.limit_by is not None or self.rate is not None
 
     def is_exceeded_by(self, timeout: float | None) -> bool:
-        """Whether a call with this timeout (as in Placement) might run for longer than the kind says."""
+        """Whether a call with this timeout (as in Placement) may run for longer than the kind's timeout."""
         if timeout is None or self.timeout is None:
             return False
         return timeout == NO_TIMEOUT or self.timeout is msgspec.UNSET or timeout > self.timeout
@@ -374,7 +375,7 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
 
 
 def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What the options say of limits over the cluster."""
+    """Check the options about limits over all nodes."""
     values: dict[str, Any] = {}
     if "max_running_global" in options:
         values["max_running_global"] = check_limit(options["max_running_global"], "max_running_global")
@@ -408,7 +409,7 @@ def _limit_names(value: Any) -> tuple[str, ...]:
 
 
 def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """What to call when an attempt starts and when a task ends."""
+    """Check the functions that are called when an attempt starts and when a task ends."""
     for name in HOOKS:
         if name in options and not callable(options[name]):
             raise OptionError(f"{where}: {name} must be a function, got {options[name]!r}")
@@ -416,7 +417,7 @@ def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Call
 
 
 def check_runs_in(value: Any, where: str, *, is_coroutine: bool) -> RunsIn:
-    """Where a body runs; a plain function would block the loop, so it may not run there."""
+    """Check where a task function runs. A plain function may not run on the event loop, which it would block."""
     checked: RunsIn = check_choice(value, get_args(RunsIn), "runs_in")
     if checked == "loop" and not is_coroutine:
         raise OptionError(f'{where}: a plain function would block the loop; use runs_in="thread" or make it async')

@@ -1,8 +1,7 @@
-"""Arguments and results as JSON, by the function's own annotations.
+"""Encodes arguments and results as JSON, by the annotations of the task function.
 
-What is encoded is decoded and validated against the same annotations, so a payload that fits at the enqueue fits at
-the run, and a mistake is told where it is made. Nothing is pickled, and no name that came out of a database is
-imported.
+Encoded arguments are decoded and validated against the same annotations at once, so a payload that is accepted when it
+is enqueued is accepted when it runs. Nothing is pickled, and no name from a database is imported.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_encode_model)
 
 
 def encode(value: Any, what: str, *, is_checked_later: bool = False) -> bytes:
-    """`value` as JSON of at most the allowed size; `what` names it in the error."""
+    """Encode `value` as JSON of at most the allowed size; errors call it `what`."""
     try:
         encoded = _encoder.encode(value)
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
@@ -55,14 +54,14 @@ def encode(value: Any, what: str, *, is_checked_later: bool = False) -> bytes:
             f"{what} has {len(encoded)} bytes as JSON, more than the limit of {PAYLOAD_LIMIT_BYTES}; "
             "store it elsewhere and pass a reference"
         )
-    # NaN and infinity become null on the way, which would be found out only where it is read.
+    # NaN and infinity become null in JSON, which would be noticed only by the reader.
     if b"null" in encoded and not _is_finite(msgspec.to_builtins(value, enc_hook=_encode_model)):
         raise PayloadError(f"{what} cannot be JSON: it holds NaN or infinity; pass None or text instead")
     return encoded
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether no number in it is NaN or infinite."""
+    """Whether no number in the value is NaN or infinite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
@@ -71,7 +70,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _check_json(encoded: bytes, what: str) -> None:
-    """A `msgspec.Raw` is taken at its word when it is encoded; whoever reads the task later would stumble over it."""
+    """Check that a `msgspec.Raw` is JSON: the encoder trusts it, and readers of the task would fail."""
     try:
         _plain.decode(encoded)
     except msgspec.DecodeError as error:
@@ -79,7 +78,7 @@ def _check_json(encoded: bytes, what: str) -> None:
 
 
 class Signature:
-    """How one function's arguments and result become JSON and come back."""
+    """Converts the arguments and the result of one function to JSON and back."""
 
     def __init__(self, function: Callable[..., Any], kind: str, injected_types: frozenset[type]) -> None:
         self._kind = kind
@@ -91,9 +90,9 @@ class Signature:
         self._required: set[str] = set()
         self._keyword_only: set[str] = set()
         self._positional_only: dict[str, Any] = {}
-        """What each of them is if it is not given."""
+        """The default of each positional-only parameter."""
         self.parameters = inspect.signature(function).parameters
-        """The parameters of the function, those that synergon fills in included."""
+        """The parameters of the function, including those that synergon fills in."""
         for name, parameter in self.parameters.items():
             hint = hints.get(name, Any)
             if parameter.kind not in _NAMED:
@@ -117,7 +116,7 @@ class Signature:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arguments that a payload holds."""
+        """The names of the arguments in a payload."""
         return tuple(self._names)
 
     def _add(self, name: str, parameter: inspect.Parameter) -> None:
@@ -137,8 +136,8 @@ class Signature:
                 )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
-        """The arguments as JSON, and as a struct that was decoded from it; PayloadError where a plain call would have
-        raised a TypeError."""
+        """The arguments as JSON, and as a struct that was decoded from it. PayloadError where a plain call would raise
+        a TypeError."""
         if len(args) > self._most_positional:
             raise self._misfit(f"takes {self._most_positional} positional arguments, got {len(args)}")
         bound = dict(zip(self._names, args, strict=False))
@@ -160,18 +159,17 @@ class Signature:
         return PayloadError(f"task {self._kind!r} {what}; it takes ({', '.join(self._names)})")
 
     def take_positional(self, arguments: dict[str, Any]) -> list[Any]:
-        """Those of the arguments that the function takes by their position only, out of these; complete, so that each
-        is in its own."""
+        """Remove the positional-only arguments from these and return them, with defaults for those that are missing."""
         if not self._positional_only:
             return []
         return [arguments.pop(name, default) for name, default in self._positional_only.items()]
 
     def decode(self, payload: bytes) -> dict[str, Any]:
-        """The arguments from JSON, validated; PayloadError if they do not fit."""
+        """Decode and validate arguments; PayloadError if they do not match."""
         return self.as_dict(self._validated(payload))
 
     def as_dict(self, arguments: Any) -> dict[str, Any]:
-        """The arguments of a struct by name, without those that were left out."""
+        """The arguments of a struct by name, without those that were omitted."""
         values = msgspec.structs.asdict(arguments)
         if self._has_optional:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -180,15 +178,15 @@ class Signature:
     def _validated(self, payload: bytes) -> Any:
         try:
             return self._decoder.decode(payload)
-        except (msgspec.MsgspecError, ValueError) as error:  # or a pydantic model refuses
+        except (msgspec.MsgspecError, ValueError) as error:  # or a pydantic model rejects it
             raise PayloadError(f"{self._payload} does not fit its signature: {error}") from error
 
     def encode_result(self, value: Any) -> bytes:
-        """What the body returned, as JSON."""
+        """Encode the result of the task function as JSON."""
         return encode(value, f"the result of task {self._kind!r}") if value is not None else b"null"
 
     def decode_result(self, result: bytes) -> Any:
-        """The result in the type that the function's annotation promises."""
+        """Decode a result to the type of the function's annotation."""
         try:
             return self._result_decoder.decode(result)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -196,7 +194,7 @@ class Signature:
 
 
 def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
-    if not hasattr(function, "__qualname__"):  # a partial, or an object that can be called
+    if not hasattr(function, "__qualname__"):  # a partial, or a callable object
         raise ConfigurationError(f"task {kind!r} is no function but {function!r}; write one that calls it")
     try:
         return get_type_hints(function, include_extras=True)
@@ -205,7 +203,7 @@ def _hints(function: Callable[..., Any], kind: str) -> dict[str, Any]:
             f"an annotation of task {kind!r} names something that is not defined yet: {error}; "
             "define the type above the task"
         ) from error
-    except TypeError as error:  # as of `"Order" | None`
+    except TypeError as error:  # for instance for `"Order" | None`
         raise ConfigurationError(f"an annotation of task {kind!r} cannot be evaluated: {error}") from error
 
 
@@ -232,7 +230,7 @@ def _can_unite(hint: Any) -> bool:
 
 
 def _result_type(hint: Any) -> Any:
-    """Without an annotation the result is plain JSON."""
+    """The return type of the function; plain JSON without an annotation."""
     return Any if hint is inspect.Signature.empty else hint
 
 
@@ -248,7 +246,7 @@ def _is_model_or_anything(wanted: type) -> bool:
 
 
 def _custom_types(hint: Any) -> Iterator[type]:
-    """The types in an annotation that JSON has no way for."""
+    """The types in an annotation that JSON does not support."""
     try:
         info: Any = msgspec.inspect.type_info(hint)
     except TypeError:

@@ -1,6 +1,6 @@
-"""The order across kinds: where each stands in the pipelines that `downstream_of` draws.
+"""The order across kinds: the rank of each kind in the pipelines that `downstream_of` defines.
 
-A hint for the order and nothing else: no task waits for another because of it.
+The rank affects only claim order: no task waits for another because of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from synergon.task import AnyTask
 
 
 def reject_circle(kinds: Mapping[str, AnyTask]) -> None:
-    """A pipeline has an end. Kinds that are not registered yet may be named."""
+    """Raise if the pipelines contain a cycle. Kinds that are not registered yet may be named."""
     try:
         TopologicalSorter(_upstream(kinds)).prepare()
     except CycleError as error:
@@ -22,7 +22,7 @@ def reject_circle(kinds: Mapping[str, AnyTask]) -> None:
 
 
 def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
-    """Every kind that another one is downstream of must be there by now."""
+    """Raise if a kind is downstream of a kind that is not registered."""
     for kind, earlier_kinds in _upstream(kinds).items():
         for earlier in earlier_kinds:
             if earlier not in kinds:
@@ -33,10 +33,10 @@ def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
 
 
 def ranks(kinds: Mapping[str, AnyTask]) -> dict[str, int]:
-    """For each kind its place in the order: the longer the way that leads to it, the earlier; 0 is the first.
+    """The rank of each kind: the longer the path that leads to it, the lower. 0 is first.
 
-    Counted from the beginning of pipelines and not from their ends, so that kinds outside of them stand with the
-    beginnings: what is further on cannot go on for ever before them, because it comes from there.
+    Ranks are counted from the beginning of pipelines, so kinds outside of pipelines rank with the beginnings. Later
+    kinds cannot starve them, because their tasks come from the beginnings.
     """
     upstream = {kind: [earlier for earlier in before if earlier in kinds] for kind, before in _upstream(kinds).items()}
     depths: dict[str, int] = {}

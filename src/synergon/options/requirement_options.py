@@ -1,4 +1,4 @@
-"""What a task asks of the node that runs it: the call's own words, and for what the call does not say the kind's."""
+"""The options `cost`, `needs` and `forbids`: checks them, and completes those of a call by those of its kind."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from synergon.policies import LONGEST_NAME, Resources
 
 OPTION_NAMES: Final = ("cost", "needs", "forbids")
 LONGEST_TEXT: Final = 1000
-"""Bytes: it is part of an index."""
+"""In bytes; limited because the text is part of an index."""
 
 
 class GivenRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody says of these; None: nothing."""
+    """The requirements that options give; None for each that is not given."""
 
     cost: dict[str, int] | None = None
     needs: frozenset[str] | None = None
@@ -25,7 +25,7 @@ class GivenRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Of which nothing is said."""
+        """The requirements that are not given."""
         return tuple(name for name in OPTION_NAMES if getattr(self, name) is None)
 
 
@@ -33,7 +33,7 @@ NOTHING_GIVEN: Final = GivenRequirements()
 
 
 def given_requirements(options: Mapping[str, Any], where: str) -> GivenRequirements:
-    """What the options say, checked."""
+    """The checked requirements of these options."""
     if not any(name in options for name in OPTION_NAMES):
         return NOTHING_GIVEN
     cost = None
@@ -50,17 +50,17 @@ def given_requirements(options: Mapping[str, Any], where: str) -> GivenRequireme
 
 
 def requirements_of_kind(said: GivenRequirements) -> Requirements:
-    """What tasks of a kind requirements that says this."""
+    """The requirements of a kind with these options."""
     return make_requirements(said.cost or {}, said.needs or frozenset(), said.forbids or frozenset())
 
 
 def requirements_text(
     said: GivenRequirements, of_kind: Requirements | None, *, is_long: bool, is_process: bool | None, where: str
 ) -> str:
-    """What stands in the row of a call that says this; `of_kind` is None if the kind is not known here.
+    """The text of a call's requirements for its row. `of_kind` is None if the kind is not known here.
 
-    `is_long`: the call may run for longer than its kind says, which matters to those who wait for what it uses.
-    `is_process`: whether its body takes a child process, if the call says so.
+    `is_long` says that the call may run for longer than its kind's timeout, which matters for reservations.
+    `is_process` says whether its task function runs in a child process, if the call overrides it.
     """
     is_short = not is_long or (of_kind is not None and not of_kind.cost)
     if said is NOTHING_GIVEN and is_short and is_process is None:
@@ -84,7 +84,7 @@ def _merged(said: GivenRequirements, of_kind: Requirements, where: str) -> Requi
 
 
 def check(cost: Mapping[str, int], needs: Iterable[str], forbids: Iterable[str], where: str) -> None:
-    """Refuse what no node could ever have, and what is too long to look for."""
+    """Raise for requirements that no node can ever meet, and for texts that are too long for the index."""
     both = sorted(frozenset(needs) & frozenset(forbids))
     if both:
         raise OptionError(f"{where}: {both[0]!r} is both needed and forbidden; no node could run it")
@@ -97,7 +97,7 @@ def check(cost: Mapping[str, int], needs: Iterable[str], forbids: Iterable[str],
 
 
 def check_labels(value: Any, what: str) -> frozenset[str]:
-    """Labels of nodes: words without blanks and commas."""
+    """Check labels of nodes: texts without blanks and commas."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise OptionError(f'{what} must be a set of labels, like {{"zone:eu"}}, got {value!r}')
     return frozenset(_check_label(label, what) for label in value)

@@ -1,7 +1,7 @@
-"""The engine's settings: each has a default and an environment variable, and knows where its value came from.
+"""The settings of an engine: each has a default and an environment variable, and records the source of its value.
 
-What the code says wins over the environment, which wins over `[tool.synergon]` in pyproject.toml, which wins over the
-default. The command line wins over all of them.
+Code takes precedence over the environment, then `[tool.synergon]` in pyproject.toml, then the default. The command line
+takes precedence over all of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from synergon.options.store_urls import check_url
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 
 UNSET: Final[Any] = object()
-"""Not given: somebody else may say."""
+"""Not given, so that a source with lower precedence applies."""
 
 AUTO: Final = "auto"
-"""As the store needs it."""
+"""Chosen according to the store."""
 
 _pyproject: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an engine works with, and where each value came from."""
+    """The settings of an engine, and the source of each value."""
 
     url: str = "sqlite:///synergon.db"
     name: str = ""
@@ -46,38 +46,38 @@ class Settings:
     grace: float | None = 30.0
     retention: Retention = field(default_factory=Retention)
     child_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """How many bodies may run in child processes at once."""
+    """How many task functions may run in child processes at once."""
     child_tasks: int = 1000
-    """After how many bodies a child process is replaced."""
+    """After how many attempts a child process is replaced."""
     child_memory: int | None = None
-    """With how much resident memory, in bytes, a child process is replaced after its body; None: never."""
+    """The resident memory in bytes above which a child process is replaced after an attempt; None means never."""
     resources: Resources = field(default_factory=Resources)
-    """What the node has; of what is not said, as much as is found on the machine."""
+    """The resources of the node; those that are not given are detected."""
     labels: frozenset[str] = frozenset()
-    """What else tasks may need of the node."""
+    """The labels of the node, which tasks may need or forbid."""
     listen: str | None = AUTO
-    """Where to hear from peers, `host:port`; None: nowhere."""
+    """Where to listen for peers, `host:port`; None means not at all."""
     advertise: str | None = None
-    """The address that peers are told, where it is not the one that is listened on."""
+    """The address that peers send to, if it differs from `listen`."""
     sources: Mapping[str, str]
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
-        """The same with these values, checked; UNSET ones are left as they are."""
+        """A copy with these values, checked; UNSET ones are ignored."""
         values = {name: _CHECKS[name](value) for name, value in given.items() if value is not UNSET}
         return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 def use_pyproject(path: Path | None) -> None:
-    """Let engines that are made from now on honour this file; the command line does, before it imports an app.
+    """Let engines that are created later read this file. The command line calls it before it imports an app.
 
-    Nobody else reads it: a library does not look for files that nobody named.
+    A library does not look for configuration files by itself, so nothing else reads the file.
     """
     global _pyproject
     _pyproject = path
 
 
 def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings:
-    """Defaults, then pyproject.toml, then the environment, then what the code gave."""
+    """Combine defaults, pyproject.toml, the environment and the arguments of the code."""
     settings = Settings(name=f"{socket.gethostname()}-{os.getpid()}", sources=dict.fromkeys(_CHECKS, "default"))
     pyproject = pyproject or _pyproject
     if pyproject is not None:
@@ -94,7 +94,7 @@ def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings
 
 @contextmanager
 def _naming(source: str) -> Iterator[None]:
-    """A value that makes no sense is looked for where it was written."""
+    """Name the source of a value in the error about it."""
     try:
         yield
     except (ConfigurationError, TypeError) as error:
@@ -103,7 +103,7 @@ def _naming(source: str) -> Iterator[None]:
 
 
 def read_pyproject(path: Path) -> dict[str, Any]:
-    """`[tool.synergon]`: settings, and `app`, which is for the command line. TOML has no null; "none" stands for it."""
+    """Read `[tool.synergon]`: settings, and `app` for the command line. TOML has no null, so "none" means None."""
     import tomllib
 
     try:
@@ -121,7 +121,7 @@ def _is_none(name: str, value: Any) -> bool:
 
 
 def from_text(name: str, text: str, variable: str) -> Any:
-    """A setting that was written as text, as the value that the code would have given."""
+    """Parse a setting that was written as text."""
     if _is_none(name, text):
         return None
     if name in ("concurrency", "child_processes", "child_tasks"):
@@ -180,7 +180,7 @@ def _check_resources(value: Any) -> Resources:
 
 
 def _resources_of(text: str) -> Resources:
-    """`cpu=8, ram=16GiB, license=2`, as in the environment."""
+    """Parse resources as in the environment: `cpu=8, ram=16GiB, license=2`."""
     amounts: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, separator, amount = (part.strip() for part in word.partition("="))
@@ -191,7 +191,7 @@ def _resources_of(text: str) -> Resources:
 
 
 def _resources_from(amounts: Mapping[Any, Any]) -> Resources:
-    """As in pyproject.toml: what is not one of the usual three is custom."""
+    """Parse resources as in pyproject.toml: all but the usual three are custom ones."""
     usual = {name: amounts[name] for name in ("cpu", "ram", "gpu") if name in amounts}
     custom = {name: amount for name, amount in amounts.items() if name not in usual}
     return Resources(**usual, custom=custom)
@@ -228,7 +228,7 @@ def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return False
     return is_address and not set("?# ").intersection(text)
 

@@ -1,4 +1,4 @@
-"""Amounts of memory: bytes, or words like `"512MB"` and `"2GiB"`."""
+"""Amounts of memory: bytes, or texts like `"512MB"` and `"2GiB"`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def size_bytes(value: Size, option: str) -> int:
-    """`value` in bytes, or an OptionError that names `option`."""
+    """Convert `value` to bytes; the OptionError names `option`."""
     if isinstance(value, str):
         match = _WORD.fullmatch(value)
         unit = _UNITS.get((match[2] or "B").upper()) if match else None
@@ -33,7 +33,7 @@ def size_bytes(value: Size, option: str) -> int:
             raise OptionError(f'{option} must be bytes or a size like "512MB" or "2GiB", got {value!r}')
         amount = float(match[1]) * unit
         if not math.isfinite(amount):
-            raise OptionError(f"{option} must be a size that somebody might have, got {value!r}")
+            raise OptionError(f"{option} must be a realistic size, got {value!r}")
         if 0 < amount < 1:
             raise OptionError(f"{option} must be 0 or at least a byte, got {value!r}")
         return int(amount)

@@ -1,4 +1,4 @@
-"""URLs of stores, as they are checked first and as people may see them: no message, log or page holds a password."""
+"""URLs of stores: checks them, and removes passwords for messages, logs and pages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from synergon.errors import OptionError
 
 SECRETS: Final = frozenset({"password", "sslpassword"})
 WITHOUT_PASSWORDS: Final = frozenset({"sqlite", "memory"})
-"""Schemes of which everything behind the slashes is a name."""
+"""Schemes whose URLs contain only a name after the slashes."""
 
 
 def check_url(value: Any) -> str:
-    """A URL of some store; OptionError if it is none."""
+    """Check the URL of a store; OptionError if it is invalid."""
     if isinstance(value, str) and "://" in value:
         return value
     text = repr(value)
@@ -22,12 +22,12 @@ def check_url(value: Any) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL for people to see: without its passwords, also where they were written in a wrong way."""
+    """The URL without passwords, even if they were not escaped correctly."""
     scheme, separator, rest = url.partition("://")
     if scheme in WITHOUT_PASSWORDS:
         return url
     rest, mark, query = rest.partition("?")
-    user, at, authority = rest.rpartition("@")  # the last one: a password may hold a / or an @ that nobody has escaped
+    user, at, authority = rest.rpartition("@")  # the last one: a password may contain a / or @ that was not escaped
     kept = "&".join(parameter for parameter in query.split("&") if not _is_secret(parameter))
     return f"{scheme}{separator}{user.partition(':')[0]}{at}{authority}{mark if kept else ''}{kept}"
 

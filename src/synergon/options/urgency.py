@@ -1,4 +1,4 @@
-"""Who yields to whom: the options `urgent`, `preemptible` and `uninterruptible` of a kind."""
+"""The options `urgent`, `preemptible` and `uninterruptible` of a kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ OPTION_NAMES: Final = ("urgent", "preemptible", "uninterruptible")
 
 
 def urgency_options(options: Mapping[str, Any], where: str) -> dict[str, bool]:
-    """What the options say of it, checked."""
+    """The checked values of these options."""
     said = {name: _check_flag(options[name], f"{where}: {name}") for name in OPTION_NAMES if name in options}
     if said.get("preemptible") and said.get("urgent"):
-        raise OptionError(f"{where}: urgent work yields to nobody; give urgent or preemptible, not both")
+        raise OptionError(
+            f"{where}: urgent and preemptible are mutually exclusive: an urgent task never yields; give one of them"
+        )
     if said.get("preemptible") and said.get("uninterruptible"):
         raise OptionError(f"{where}: what is uninterruptible never yields; give one of it and preemptible, not both")
     return said

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str) -> Store:
-    """The store that the URL names, not connected yet."""
+    """Create the store that the URL names. It is not connected yet."""
     scheme = check_url(url).partition("://")[0]
     match scheme:
         case "sqlite":

@@ -1,31 +1,31 @@
-"""The port to the database: what every store promises, and nothing that only one of them could.
+"""The port to the database: what every store guarantees.
 
-Rules for all of it:
+Rules for every call:
 
-- Every call takes and returns lists; a returned list has one entry per entry given, in that order.
-- A call is one transaction: when it returns, its effect is durable; when it raises, it had none (or, if the
-  answer was lost, repeating it does no harm).
-- Every move is guarded by the state it starts from. A move that is not legal any more changes nothing and is
-  reported, never raised.
-- Times are whole microseconds since 1970, made and compared by the store's own clock. The clock never runs back.
-- Order is by priority, higher first, then by id, lower first. Ids are given by the store and only grow.
-- Lines: a task with a `limit_key` stands in the line of its kind and key. Whatever would make it `ready` makes it
-  `waiting` instead, and then the line is put in order in the same transaction: the first of its tasks, as many as the
-  limit `key:<kind>` has room for beside those that run and as its rate allows to start now, are `ready`, the rest are
-  `waiting`; a task that has a better place takes the place of a `ready` one. Tasks of paused queues have no place. If
-  only the rate holds the first one back, it is `scheduled` for its turn. A kind without that limit on record, or with
-  neither value nor rate in it, has lines without end: everybody in them is `ready`, in paused queues too. The same
-  happens after every move out of `ready`, `running` or (because it may have been the turn of a rate) `scheduled`, and
-  when the limit changes. A task that has expired keeps its place until it is ended.
-- Groups: whatever ends or removes the last live task of a group ends the group and releases what waits for it.
-  A task stays in its group when it is replaced. Children count before it is asked whether a group has ended. An ended
-  group may be forgotten when the last of its rows (the task that follows it included) leaves the history.
-- Commands have no priority: it is 0, and nobody can change it. They are for a provider, not for a queue: a claim takes
-  them from every queue, whichever it asks for and whichever are paused.
-- Errors: `StoreUnavailable` if the same call may succeed later, other `StoreError`s if not.
+- Calls take and return lists. A returned list has one entry for each given entry, in the given order.
+- A call is one transaction. When it returns, its effect is durable. When it raises, it had no effect; or, if the
+  answer of the database was lost, the call can be repeated without harm.
+- Every change of state is guarded by the state that it starts from. A change that is no longer legal changes nothing
+  and is reported, never raised.
+- Times are whole microseconds since 1970, read from and compared by the store's own clock, which never runs back.
+- Claim order is by priority, higher first, then by id, lower first. The store assigns ids, in ascending order.
+- Key queues: a task with a `limit_key` belongs to the key queue of its kind and key. Where a task without a key would
+  become `ready`, this one becomes `waiting`. The transaction then balances the key queue: the first tasks in claim
+  order, as many as the limit `key:<kind>` and its rate allow beside the running ones, become `ready`, and all others
+  become `waiting`. Tasks of paused queues are not counted and stay `waiting`. If only the rate blocks the first task,
+  that task becomes `scheduled` for the next permitted start. A kind whose limit is missing, or has neither a value
+  nor a rate, has unlimited key queues: all their tasks are `ready`, those of paused queues too. A key queue is
+  balanced whenever a task enters it or moves out of `ready`, `running` or `scheduled`, and when its limit changes. An
+  expired task counts until it is ended.
+- Groups: the transaction that ends or deletes the last live task of a group ends the group and releases the tasks
+  that wait for it. A replaced task remains in its group. Children are inserted before the store checks whether a group
+  has ended. The store may delete an ended group when the history has no row of its tasks and of the task that follows.
+- Commands: their priority is always 0. They belong to a provider and not to a queue: a claim takes them from every
+  queue, requested or not, paused or not.
+- Errors: `StoreUnavailable` if a repeated call may succeed later, another `StoreError` if not.
 
-The legal moves are those of `synergon.model.lifecycle`. Who moves a task into a final state moves its row from the live
-tasks to the history in the same transaction.
+`synergon.model.lifecycle` lists the legal changes of state. The transaction that ends a task also moves its row from
+the live tasks to the history.
 """
 
 from __future__ import annotations
@@ -48,334 +48,354 @@ from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Rep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Where stores differ; asked once instead of `if`s everywhere."""
+    """What a store can do, where stores differ."""
 
     shared: bool
-    """Several processes may use it at once."""
+    """Several processes may use the store at once."""
     durable: bool
-    """It survives the process."""
+    """Tasks survive the end of the process."""
     transactions: bool
-    """It can join a caller's transaction (`conn=`) and offer one to a body (`ctx.transaction()`)."""
+    """The store can join a caller's transaction (`conn=`) and open one for a task function (`ctx.transaction()`)."""
     remote: bool = False
-    """It is a server, which may start after those who use it: a worker waits for it."""
+    """The store is a server that may start later than the workers: a starting worker waits for it."""
     listens: bool = False
-    """It can tell of tasks that came by way of a caller's transaction (`listen`)."""
+    """The store can announce tasks that a caller's transaction inserted (`listen`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaVersions:
-    """How far the database and this code agree."""
+    """The schema version of the database, and the version that this code needs."""
 
     found: int | None
-    """None: there is no database, or no tables of ours in it."""
+    """None if there is no database, or none of synergon's tables in it."""
     wanted: int
 
 
 class TaskTransaction(Protocol):
-    """A transaction that a running body writes in, and that its success is committed with."""
+    """A transaction for a running task function. Its writes and the success of its task are committed together."""
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection; the body must not commit or roll back on it."""
+        """The driver's connection, for `async` task functions, which must not commit or roll back on it."""
 
     @property
     def blocking_connection(self) -> Any:
-        """The same for a body in a thread."""
+        """A synchronous connection to this transaction, for task functions that run in a thread."""
 
     async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Settle a success and commit everything together. Whatever else it comes to, because the claim is stale or
-        somebody wants the task cancelled, everything is rolled back, and it is not settled yet. Contention: somebody
-        else was in the way, everything is rolled back, and the body might run again at once."""
+        """Apply a success and commit it together with the writes of the task function.
+
+        If the claim is stale or the task is to be cancelled, everything is rolled back and the outcome is not applied.
+        Raises `Contention`, rolled back too, if another transaction was in conflict: the task function may run again at
+        once.
+        """
 
     async def rollback(self) -> None:
-        """Undo what the body wrote. Does nothing after `finish` or an earlier rollback."""
+        """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
 
 
 class LeaseKeeper(Protocol):
-    """Renews one node's lease on a path of its own, so that nothing else can hold it up.
+    """Renews the lease of one node over a connection of its own, so that no other call can delay it.
 
-    All its calls are made from one thread with a running event loop, which need not be the engine's.
+    One thread with a running event loop makes all calls; it need not be the thread of the engine.
     """
 
     async def renew(
         self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
     ) -> bool:
-        """Lease for `lease` microseconds from now. False: the node's row is gone, it has been declared dead.
+        """Extend the lease to `lease` microseconds from now. False if the node has no row: it has been declared dead.
 
-        `published` is what the node says of itself from now on; None: as before. `is_stopping` marks the node as one
-        that was told to stop; the mark stays.
+        `published` is the new status of the node; None leaves it unchanged. `is_stopping` marks the node as stopping,
+        for good.
         """
 
     async def close(self) -> None:
-        """Give the path up."""
+        """Close the connection."""
 
 
 class FinalEvents(Protocol):
-    """One reading of the history, from some place on."""
+    """A reader of the history, from a cursor on."""
 
     async def read(self, limit: int) -> list[Event]:
-        """The next tasks that have ended, at most `limit`; none: there are none yet, and the next call may find some.
+        """Read the next final events, at most `limit`. An empty list means that there are none yet; a later call may
+        find some.
 
-        Whatever order transactions commit in, none is left out and none comes twice. Those whose commits did not
-        overlap come in the order of these. `EventsLost` if some were pruned before they could be read.
+        Each event is returned exactly once, in whatever order transactions commit. Events of transactions that did not
+        overlap come in commit order. Raises `EventsLost` if rows were pruned before they were read.
         """
 
 
 class Store(Protocol):
-    """One database."""
+    """One database of tasks."""
 
     url: str
     capabilities: Capabilities
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Connect; create or migrate the schema if the role may. `SchemaError` says what to run otherwise."""
+        """Connect, and create or migrate the schema if the role may. Otherwise `SchemaError` says what to run."""
 
     async def close(self) -> None:
-        """Finish the calls under way, then disconnect. Idempotent. Later calls raise `NotConnected`."""
+        """Finish the calls that are under way, then disconnect. Idempotent. Later calls raise `NotConnected`."""
 
     async def now(self) -> int:
-        """The store's clock."""
+        """The time of the store's clock."""
 
     async def secret(self) -> bytes:
-        """What proves that a message comes from somebody who may read this store; made once, the same for all."""
+        """The secret with which peers of this store sign their messages. It is made once, for all nodes."""
 
     async def schema_versions(self) -> SchemaVersions | None:
-        """Look, without opening or changing anything. None: the store has no schema."""
+        """Read the schema version without opening or changing anything. None if the store has no schema."""
 
     def schema_sql(self) -> str:
-        """What makes the tables of a new database. `NotAvailable` where there are none."""
+        """The SQL script that creates the tables of a new database. Raises `NotAvailable` in a store without tables."""
 
-    # ------------------------------------------------------------ tasks come in
+    # ------------------------------------------------------------ insert
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none.
 
-        Due later than now (`run_at`, or `delay`): `scheduled`; else `ready`. A `key` that a live task of the same
-        kind holds is a conflict, also within the list: `return` answers with that task; `replace` puts the new
-        payload, options and due time into it, keeping its id, if it is not running; `raise`, and `replace` of a
-        running task, raise `KeyConflict` and store nothing of this call.
+        A task that is due later (`run_at`, `delay`) becomes `scheduled`, any other `ready`. A `key` conflicts if a live
+        task of its kind, or an earlier task of the list, has it. `on_conflict` decides: `return` answers with the
+        holder of the key; `replace` puts the new payload, options and due time into the holder, which retains its id;
+        `raise`, and `replace` of a running task, raise `KeyConflict`, and nothing of the call is stored.
         """
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Make queues known before tasks in them come by way of a caller's transaction: the first task of a queue
-        must not keep everybody else who uses the queue waiting for that transaction's end."""
+        """Insert the rows of these queues ahead of a caller's transaction. A transaction that inserted such a row
+        itself would block all other users of the queue until it commits."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """The same inside the caller's own transaction on `connection`, which the caller commits or rolls back.
+        """Insert tasks inside the caller's transaction on `connection`. The caller commits it or rolls it back.
 
-        Raises `NotAvailable` where the store cannot, `OptionError` if the connection is not one of this database
-        or has no transaction open. What the connection itself raises is the caller's.
-        A store in which others would wait for such a transaction does not put tasks in line there: they are
-        `scheduled`, due at once, and the next `wake` does it.
+        Raises `NotAvailable` in a store that cannot do this, and `OptionError` if the connection belongs to another
+        database or has no open transaction. Errors of the connection itself are passed on. In PostgreSQL the caller's
+        transaction does not lock key queues: a task with a limit key is stored as `scheduled`, due at once, and the
+        next `wake` moves it into its key queue.
         """
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """The same for callers without a loop, on the thread that the connection belongs to; `OptionError` if the
-        connection would have to be awaited."""
+        """`insert_on` for callers without an event loop, on the thread that owns the connection. Raises `OptionError`
+        for an asynchronous connection."""
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
-        """Tell the kinds of tasks that callers' transactions brought, as they are committed; None: any kind.
+        """Call `on_kinds` with the kinds of tasks that a caller's transaction inserted, after each commit; None means
+        any kind.
 
-        Goes on until it is cancelled; raises `StoreUnavailable` when it can hear no more. Only if it `listens`.
+        Runs until it is cancelled. Raises `StoreUnavailable` when the connection is lost. For stores with the
+        capability `listens`.
         """
 
-    # ------------------------------------------------------------ tasks run
+    # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take ready tasks: `ready` → `running`, `claim_no + 1`, `attempts + 1`, owner and start time set.
+        """Claim ready tasks: `ready` → `running`, `claim_no + 1`, `attempts + 1`; owner and start time are set.
 
-        Takes the first tasks in order among the asked kinds and queues, without paused queues and without tasks
-        whose `expires_at` has come. Returns them in that order. Raises `LeaseLost` if the node has no live lease.
+        Takes the first tasks in claim order of the requested kinds and queues, except those of paused queues and
+        expired ones. Returns them in claim order. Raises `LeaseLost` if the node has no live lease.
 
-        Where a kind request names limits or a provider, a task is claimed only if all of them have a permit for it, and
-        it is given its server and slot (`stores.rules.shared_capacity`). Permits are counted and taken under locks, so
-        that no limit is exceeded. A kind without a free permit does not hold up others. Commands are claimed first.
-        Starts of kinds with a rate are charged to the rate of their key queue.
+        Limits. Where a kind request names limits or a provider, a task is claimed only if it gets a permit of each,
+        together with its server and slot (`stores.rules.shared_capacity`). Permits are counted and taken under locks,
+        so no limit is exceeded. A kind without a free permit does not block other kinds. Commands are claimed first.
+        Tasks of kinds with a rate are charged to the rate of their key queue.
 
-        A task is claimed only if it fits the node, in the order of `claim_order` (`stores.node_capacity`). Ready tasks
-        are indexed by kind, queue and requirements; of a ready group that does not fit only the first task is read.
+        Capacity. A task is claimed only if it fits the node, in the order of `claim_order`
+        (`stores.rules.node_capacity`). Ready tasks are indexed by kind, queue and requirements; of a ready group that
+        does not fit, only the first task is read.
 
-        Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves for the
-        first task in order that could run here later, has been due for `patience`, has its limits free and is not
-        reserved by another live, uncordoned node; the claim then takes nothing more and says so (`Claims.reserved`).
-        With `reserved_task` no other is chosen. The reservation is renewed for `reserve_microseconds` if all of this
-        holds: the task is ready, its kind is requested (a count of 0 will do), its queue is served and not paused, it
-        has not expired, its limits and servers are free, and no other live node has reserved it. Otherwise, and if
-        `reserve_microseconds` is 0, the reservation is dropped. A reserved task goes before all but commands and urgent
-        tasks. A cordoned node gets nothing.
+        Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves capacity
+        for the first task in order that fits the node later, has been due for `patience`, has free permits, and is not
+        reserved by another live, uncordoned node. The claim then takes no further task and reports the reservation
+        (`Claims.reserved`). With `reserved_task` the claim chooses no other. It renews the reservation for
+        `reserve_microseconds` if the task is ready, its kind is requested (a count of 0 suffices), its queue is
+        requested and not paused, it has not expired, its limits and servers have permits, and no other live node has
+        reserved it. Otherwise, and if `reserve_microseconds` is 0, it drops the reservation. A reserved task precedes
+        all but commands and urgent tasks. A cordoned node gets no tasks.
         """
 
     async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
         """What this claim would do with a task, if the node may claim; nothing is changed."""
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks that a claim might take, without taking them; in order, not from paused queues, not expired."""
+        """Read ready tasks in claim order without claiming them, except those of paused queues and expired ones."""
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many tasks of its kind, in its state, and in its line if it is in one, go before this `ready` or
-        `waiting` task; not counted past `limit`. None: it is neither."""
+        """Count the tasks that precede this `ready` or `waiting` task: tasks of its kind, state and key queue. The
+        count stops at `limit`. None if the task is in another state."""
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """What the rate of a line remembers (`rates`): when its next start would be on time; None: nothing."""
+        """The stored value of a key queue's rate (`rules.rates`): when its next start is on time. None without a
+        value."""
 
     async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Settle attempts. Each matches `(id, claim_no, running)`, or changes nothing and has the verdict None.
+        """Apply outcomes of attempts. Each must match `(id, claim_no, running)`; otherwise it changes nothing and its
+        verdict is None.
 
-        Succeeded → `succeeded`, with its result, and its children inserted (conflicts of their keys: `return`).
-        Failed → `failed` with its reason, error appended. Retrying → `scheduled` (`ready` if the delay is 0), error
-        appended. Snoozed → the same without error, `attempts - 1`. Cancelled → `cancelled`. HandedBack → `ready`,
-        `attempts - 1`, spared for as long as it says or as it was, whichever is longer. Crashed → error appended,
-        `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with reason `crashed` at `CRASH_LIMIT`. With a cancel
-        on record every one of these ends `cancelled`.
-        Lined → the attempt is given back, and the task stands in that line from now on. A command that is handed back
-        or crashes ends `failed`, reason `crashed`: it is never run twice. A settlement that names a server counts for
-        that server's health: after `backoff_after` failures in a row it backs off, doubling, until a success.
-        A settlement that was already applied (the answer was lost) gets its verdict again. Children are not
-        inserted twice. A row that could not be written does not fail its neighbours.
+        Succeeded → `succeeded` with its result; its children are inserted (key conflicts: `return`). Failed → `failed`
+        with its reason; the error is appended. Retrying → `scheduled` (`ready` if the delay is 0); the error is
+        appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
+        `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
+        error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
+        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. If a
+        cancellation was requested, the task ends `cancelled` instead.
+
+        A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
+        outcome that names a server counts for that server's health: after `backoff_after` failures in a row the server
+        backs off, each time twice as long, until a success. An outcome that was applied before, because its answer was
+        lost, gets its verdict again, and its children are not inserted twice. An outcome that cannot be written does
+        not fail the others.
         """
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """`finish`, then `claim`, in one transaction: what the outcomes free can be claimed with the same commit.
+        """`finish`, then `claim`, in one transaction: the claim can take the permits and slots that the outcomes free.
 
-        If it raises, neither has happened, or its answer was lost: the outcomes are to be finished again.
+        If it raises, neither has happened, or the answer was lost. The caller then sends the outcomes again.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write progress and overdue marks of running attempts; False: stale."""
+        """Write the progress and overdue marks of running attempts. False for a stale claim."""
 
     async def begin(self, hold_seconds: float) -> TaskTransaction:
-        """A transaction for a body, rolled back if it is held for longer. `NotAvailable` where the store has none."""
+        """Open a transaction for a task function. It is rolled back after `hold_seconds`. Raises `NotAvailable` in a
+        store without transactions."""
 
     async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node that somebody wants cancelled."""
+        """The running tasks of this node for which a cancellation was requested."""
 
-    # ------------------------------------------------------------ time and death
+    # ------------------------------------------------------------ due tasks, dead nodes, history
 
     async def wake(self, limit: int) -> Woken:
-        """Make at most `limit` due tasks ready and end at most `limit` expired ones; tell when to look again.
+        """Make at most `limit` due tasks ready, end at most `limit` expired ones, and return when to call `wake` again.
 
-        `next_in` is 0 if more are due already; the end of a server's rest is a moment to look again, too. Expiry ends
-        waiting, scheduled and ready tasks, in paused queues too.
+        `next_in` is 0 if more tasks are due already. The end of a server's back-off counts as such a moment, too.
+        Waiting, scheduled and ready tasks can expire, those of paused queues too.
         """
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take at most `limit` running tasks from dead nodes, and remove the rows of dead nodes that hold none.
+        """Take at most `limit` running tasks from dead nodes, and delete the rows of dead nodes that hold no task.
 
-        Dead is a node without a row, one whose lease is over by the store's clock, and any named in `gone` (their
-        processes were seen dead). Re-checked in the statement that takes. `attempts - 1`, `crashes + 1`, an error
-        appended; then `ready`, `failed`/`crashed` at `CRASH_LIMIT` (a command: at the first), or `cancelled` if that
-        was asked. A node whose row says that it was stopping charges no crash and leaves no error, except to a
-        command, which is never run twice.
+        A node is dead if it has no row, if its lease has ended by the store's clock, or if it is named in `gone` (a
+        peer saw that its process ended). The statement that takes a task checks this again. Each task: `attempts - 1`,
+        `crashes + 1`, an error is appended; then `ready`, or `failed` with the reason `crashed` at `CRASH_LIMIT` (a
+        command: at its first crash), or `cancelled` if that was requested. A node that was stopping charges no crash
+        and adds no error, except to a command, which is never run twice.
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete at most `limit` ended tasks that are older than the cutoff of their state, and at most `limit` orders
-        that are older than theirs; how many tasks it were."""
+        """Delete at most `limit` final tasks that are older than the cutoff of their state, and at most `limit`
+        operator actions that are older than theirs. Returns the number of deleted tasks."""
 
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Make the node known, with a lease from now."""
+        """Insert the row of the node, with a lease from now."""
 
     async def keeper(self) -> LeaseKeeper:
-        """A path for renewing leases. Call it on the thread and loop that will use it."""
+        """Open a lease keeper. Called on the thread and event loop that will use it."""
 
     async def unregister(self, node_id: str) -> None:
-        """Forget the node. Tasks that it still holds are then anybody's to reap."""
+        """Delete the row of the node. Any node may then reap the tasks that it still holds."""
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes, dead ones that nobody reaped yet included."""
+        """All registered nodes, including dead ones that are not reaped yet."""
 
     async def running_by_node(self) -> dict[str, int]:
-        """How many tasks each node holds, by its id, without zeros; those of nodes that have no row included."""
+        """The number of running tasks by node id, without zeros, including nodes that have no row."""
 
-    # ------------------------------------------------------------ operations
+    # ------------------------------------------------------------ operations on tasks and queues
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """Not running: → `cancelled` at once. Running: the wish is recorded and sticks. Final: nothing is done."""
+        """Cancel tasks. One that does not run → `cancelled` at once. One that runs is marked, and the mark is never
+        removed. A final task is not changed."""
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Final → `ready`, same id, place and `claim_no`; attempts, crashes, expiry and cancel wish are reset, the
-        result and progress cleared, the list of errors kept. Not done if a live task holds the key."""
+        """Run final tasks again: → `ready`, with the old id and `claim_no`. Attempts, crashes, expiry, cancel request,
+        result and progress are cleared, and the list of errors is retained. A task whose key a live task holds is not
+        changed."""
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove tasks that are not running, live or final, without a trace. Done: `state` is None."""
+        """Delete tasks that are not running, live or final. The reported `state` of a deleted task is None."""
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when `scheduled` or `ready` tasks are due; they become `scheduled` or `ready` accordingly."""
+        """Change when `scheduled` or `ready` tasks are due. They become `scheduled` or `ready` accordingly."""
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the priority of tasks that are live and not running."""
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Let nobody claim from these queues, until resumed; False: it was paused already."""
+        """Pause queues: no node claims from them until they are resumed. False for a queue that was paused already."""
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Undo `pause`; False: it was not paused."""
+        """Resume paused queues. False for a queue that was not paused."""
 
-    # ------------------------------------------------------------ limits, servers, groups, orders
+    # ------------------------------------------------------------ limits, servers, groups, operator actions
 
     async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """What the code says of them. Only what it says otherwise than at its last declaration changes anything: what
-        an operator has set since stays in force."""
+        """Store the limits and providers that the code declares. A declaration that equals the last one changes
+        nothing, so a value that an operator has set since then remains in force."""
 
     async def set_limit(self, name: str, value: int | None) -> bool:
-        """For everybody, from now on; False: nobody has declared it. Running work goes on."""
+        """Change the value of a limit for all nodes. False if it is not declared. Running tasks continue."""
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
 
     async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """The pool from now on; False: nobody has declared the provider. What runs on a server that is gone finishes;
-        commands that wait for one end `failed`, reason `error`. A server that stays keeps its health, one that comes
-        back later is new."""
+        """Replace the pool of a provider. False if the provider is not declared. Tasks on a removed server finish
+        there; commands that wait for one end `failed` with the reason `error`. A server that remains in the pool
+        retains its health; one that returns later starts with a clean record."""
 
     async def servers(self) -> list[ServerRecord]:
-        """All servers, by provider and address, and removed ones that still have work."""
+        """All servers, by provider and address, including removed ones that tasks still run on."""
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks, all or nothing. One without tasks has ended at once."""
+        """Store a group and its tasks, all or nothing. A group without tasks ends at once."""
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, counted from their rows."""
+        """These groups, with their tasks counted."""
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """`cancel` for all of its tasks that have not ended."""
+        """Cancel all live tasks of a group, as `cancel` does."""
 
     async def act(self, order: NewAction) -> AuditRecord:
-        """Do it and write down that it was done, in one transaction; `cordon`, `uncordon`, `drain`, `restart` and
-        `stop` are recorded for the node that they name, whose row says at once whether it is cordoned. An action that
-        makes no sense changes nothing and is recorded, too (`outcome` says why), as is one for a node that does not
-        exist or whose lease is over, and one that comes with its `rejection`. Texts: `stores.rules.action_texts`."""
+        """Carry out an operator action and record it in the audit, in one transaction.
+
+        `cordon`, `uncordon`, `drain`, `restart` and `stop` are recorded for the named node, which carries them out; its
+        row shows at once whether it is cordoned. An action changes nothing and is recorded with its reason (`outcome`)
+        if it is invalid, if its node does not exist or has no live lease, or if it comes with a `rejection`. Texts:
+        `stores.rules.action_texts`.
+        """
 
     async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest, newest first; with `node_id` those that this node has not carried out yet, oldest first."""
+        """The latest operator actions, newest first. With `node_id`: those that this node has yet to report, oldest
+        first."""
 
     async def action_done(self, action_id: int, outcome: str) -> bool:
-        """The node has carried it out; False: somebody said so already."""
+        """Record what a node reports about an operator action. False if that was reported before."""
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ queries
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final; None where there is none."""
+        """These tasks, live or final. None for a task that does not exist."""
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """Tasks that match, newest id first, one page."""
+        """One page of the matching tasks, newest id first."""
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> FinalEvents:
-        """Read the ends of tasks, by these final states, from behind the cursor of an event; None: from the oldest that
-        the history has, `stores.endings.NOW`: from now on. `OptionError` if it is no cursor of this kind of store.
+        """Open a reader of final events with these states, after the cursor of an event. None starts with the oldest
+        event in the history, `stores.final_events.NOW` with the next one. Raises `OptionError` if the cursor is not one
+        of this kind of store.
 
-        `kinds`: the reader is after these. Others are given as well, so that it gets on, but are no loss if pruned.
+        `kinds` are the kinds that the reader is interested in. The reader returns other kinds too, so that its cursor
+        advances, but does not raise `EventsLost` if those are pruned.
         """
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers by (queue, kind, state), without zeros, from one snapshot; their cost does not grow with
-        the history."""
+        """Exact numbers of tasks by (queue, kind, state), without zeros, from one snapshot. The cost does not depend on
+        the size of the history."""
 
     async def queues(self) -> list[QueueRecord]:
         """Every queue that ever had a task or was paused, by name, with its counts."""

@@ -1,4 +1,5 @@
-"""The calls of the store port that are rules: every store inherits them, and says how a rule runs in a transaction."""
+"""The base class of all stores: the calls of the port that `stores.rules` implements, run in a transaction of the
+store."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ Result = TypeVar("Result")
 
 
 class BaseStore(ABC):
-    """Runs rules. A store implements the three ways to run one, and the calls that are fast paths or queries of its
-    own."""
+    """Runs rules. A store implements three ways to run one (`_transact`, `_query`, `_query_once`), and those calls for
+    which it has fast paths or queries of its own."""
 
     @abstractmethod
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """Run a rule on a session of its own; commit if it returns, roll back if it raises."""
+        """Run a rule on a new session; commit if it returns, roll back if it raises."""
 
     @abstractmethod
     async def _query(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """Run a rule that only reads; all that it reads is from one snapshot."""
+        """Run a rule that only reads. All its reads see one snapshot."""
 
     async def _query_once(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """Run a rule that only reads, with one primitive."""
+        """Run a rule that calls one reading primitive, and so needs no snapshot."""
         return await self._query(rule, *arguments)
 
     # ------------------------------------------------------------ claims
@@ -66,7 +67,7 @@ class BaseStore(ABC):
         return await self._transact(finish.report, reports)
 
     async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready, end expired ones, and tell when the next task is due."""
+        """Make due tasks ready, end expired ones, and return when the next task is due."""
         return await self._transact(due_tasks.wake, limit)
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
@@ -84,13 +85,13 @@ class BaseStore(ABC):
     # ------------------------------------------------------------ history
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete what is older than the cutoffs; how many tasks."""
+        """Delete rows that are older than the cutoffs. Returns the number of deleted tasks."""
         return await self._transact(history.prune, cutoffs, limit)
 
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End tasks that do not run, and have the nodes cancel those that run."""
+        """End tasks that do not run, and mark running ones, so that their nodes cancel them."""
         return await self._transact(operations.cancel, ids, why)
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
@@ -110,21 +111,21 @@ class BaseStore(ABC):
         return await self._transact(operations.set_priority, changes)
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Close queues to claims."""
+        """Pause queues: no node claims from them."""
         return await self._transact(operations.pause, queues)
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Open queues to claims again."""
+        """Resume paused queues."""
         return await self._transact(operations.resume, queues)
 
     # ------------------------------------------------------------ limits, servers, operator actions
 
     async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """Take over what the code declares, where it differs from its last declaration."""
+        """Store the limits and providers that the code declares, where they differ from its last declaration."""
         await self._transact(limits.declare, declared, providers)
 
     async def set_limit(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit; False: it is not declared."""
+        """Change the value of a limit. False if it is not declared."""
         return await self._transact(limits.set_limit, name, value)
 
     async def limits(self) -> list[LimitRecord]:
@@ -132,11 +133,11 @@ class BaseStore(ABC):
         return await self._query(limits.limits)
 
     async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """Change the pool of a provider; False: it is not declared."""
+        """Replace the pool of a provider. False if it is not declared."""
         return await self._transact(servers.set_servers, provider, pool)
 
     async def servers(self) -> list[ServerRecord]:
-        """All servers, by provider and address, and removed ones that still have work."""
+        """All servers, by provider and address, including removed ones that tasks still run on."""
         return await self._query(servers.servers)
 
     async def act(self, order: NewAction) -> AuditRecord:
@@ -144,9 +145,10 @@ class BaseStore(ABC):
         return await self._transact(operator_actions.act, order)
 
     async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest actions, newest first; with `node_id` those that this node has yet to report, oldest first."""
+        """The latest operator actions, newest first. With `node_id`: those that this node has yet to report, oldest
+        first."""
         return await self._query_once(operator_actions.audit, limit, node_id)
 
     async def action_done(self, action_id: int, outcome: str) -> bool:
-        """A node has carried out an action; False: that was reported before."""
+        """Record what a node reports about an operator action. False if that was reported before."""
         return await self._transact(operator_actions.action_done, action_id, outcome)

@@ -1,4 +1,4 @@
-"""What transactions do to each other."""
+"""Errors by which a transaction learns that it was in conflict with another one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from synergon.errors import StoreUnavailable
 
 
 class Contention(StoreUnavailable):
-    """Two transactions were in each other's way, and the database has undone this one."""
+    """The transaction was in conflict with another one, and the database has rolled it back."""
 
 
 class RowHeld(StoreUnavailable):
-    """Somebody holds a lock on a row, for longer than the statement was ready to wait."""
+    """Another transaction holds a row lock for longer than the statement waits."""

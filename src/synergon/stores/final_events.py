@@ -1,4 +1,8 @@
-"""The history, read from one end to the other: where a reading is, how that is written down, and what was pruned."""
+"""Readers of the history: the cursor that says how far a reader has come, and the check that no unread event was
+pruned.
+
+Every store reads its final events with these parts, so a cursor has one meaning in all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +16,35 @@ from synergon.errors import EventsLost, OptionError
 from synergon.model.events import Event
 
 NOW: Final = "now"
-"""Instead of a cursor: only what ends from now on."""
+"""Given instead of a cursor: the reader starts with the next event."""
 
 Position = tuple[int, int]
 """A number that grows with every commit that ends tasks, and the task's id."""
 
 Look = Callable[[Position, int], Awaitable[tuple[int, list[tuple[Position, Event]]]]]
-"""From a place and a limit to the highest number that was pruned, and what follows that place."""
+"""Takes a position and a limit. Returns the highest number that was pruned, and the events after the position."""
 
 LONGEST: Final = 100
-"""How much is repeated of what is no cursor."""
+"""How many characters of an invalid cursor an error message repeats."""
 
 BEGINNING: Final = (-1, -1)
 
 NUMBER: Final = "([0-9]{1,19})"
-"""How numbers are written in cursors; a damaged one may have any digits that there are, and any number of them."""
+"""A number in a cursor. The pattern is strict, because a damaged cursor may have other digits, or too many."""
 GREATEST: Final = 2**63 - 1
 
 _TEXT: Final = re.compile(f"{NUMBER}-{NUMBER}(?:~{NUMBER})?")
 
 
 def unreadable(cursor: str) -> OptionError:
-    """Nobody has given this one."""
+    """The error for a text that is not a cursor."""
     return OptionError(
         f"{cursor[:LONGEST]!r} is no cursor of a stream of events; use the `cursor` of an event as it is"
     )
 
 
 def numbers_of(cursor: str, *texts: str, greatest: int = GREATEST) -> list[int]:
-    """The numbers of a cursor; `OptionError` if no event ever had such ones."""
+    """The numbers of a cursor. `OptionError` if one of them is too large for any event."""
     numbers = [int(text) for text in texts]
     if max(numbers, default=0) > greatest:
         raise unreadable(cursor)
@@ -48,34 +52,34 @@ def numbers_of(cursor: str, *texts: str, greatest: int = GREATEST) -> list[int]:
 
 
 def lost() -> EventsLost:
-    """Said as soon as it is known, and before anything that comes after the gap."""
+    """The error for a reader whose next events were pruned. It is raised before any event after the gap is returned."""
     return EventsLost(
-        "the history has been pruned beyond this cursor, so some ends will never be seen by this stream; begin again "
-        "without a cursor, and keep the history for longer (retention) than anybody is away"
+        "the history has been pruned beyond this cursor, so this stream has missed some events; begin again without "
+        "a cursor, and keep the history (retention) for longer than a reader is away"
     )
 
 
 class Floor:
-    """Tells what was pruned behind a reader's back from what was gone before the reader came."""
+    """Distinguishes events that were pruned before the reader started from events that it has missed."""
 
     def __init__(self, number: int | None) -> None:
         self.number = number
-        """Up to here things were gone when the reading began; None: it has not begun."""
+        """The highest number that was pruned when the reader started. None before its first read."""
 
     def check(self, pruned: int, read_up_to: int) -> None:
-        """Raise EventsLost if something was pruned that had not been read."""
+        """Raise EventsLost if an event was pruned that the reader has not read."""
         if self.number is None:
             self.number = pruned
         elif pruned > max(read_up_to, self.number):
             raise lost()
 
     def suffix(self, read_up_to: int) -> str:
-        """What a cursor has to say of it."""
+        """The part of a cursor that stores the floor, while it is above the reader's position."""
         return f"~{self.number}" if self.number is not None and self.number > read_up_to else ""
 
 
 class OrderedFinalEvents:
-    """A reading of a history in which later commits have greater places. Gives each end once, and in that order."""
+    """A reader of a history whose positions grow in commit order. Returns each event once, in that order."""
 
     def __init__(self, look: Look, position: Position, floor: int | None) -> None:
         self._look = look
@@ -84,7 +88,7 @@ class OrderedFinalEvents:
 
     @classmethod
     def after(cls, look: Look, cursor: str | None) -> OrderedFinalEvents:
-        """From behind the cursor, or from the beginning."""
+        """A reader that starts after the cursor, or with the oldest event."""
         if cursor is None:
             return cls(look, BEGINNING, None)
         found = _TEXT.fullmatch(cursor)
@@ -94,7 +98,7 @@ class OrderedFinalEvents:
         return cls(look, (number, task_id), floor)
 
     async def read(self, limit: int) -> list[Event]:
-        """The next ends."""
+        """Read the next events."""
         pruned, found = await self._look(self._position, limit)
         self._floor.check(pruned, self._position[0])
         if found:
@@ -107,5 +111,5 @@ class OrderedFinalEvents:
 
 
 def first(found: Sequence[tuple[Position, Event]], limit: int) -> list[tuple[Position, Event]]:
-    """The first of what was found in several places."""
+    """The first `limit` events of several lists, by position."""
     return sorted(found, key=lambda entry: entry[0])[:limit]

@@ -1,4 +1,5 @@
-"""A store that connects when it is first asked something: in a child process most bodies never ask."""
+"""A store that connects at its first call. Child processes use it, because most task functions there never use the
+store."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from synergon.stores.base import Store
 
 
 class LazyStore:
-    """Any store, opened at the first call. What a child cannot share with its parent is refused then."""
+    """Opens a store at the first call. Raises then if the store cannot be shared between a child process and its
+    parent."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -22,19 +24,19 @@ class LazyStore:
         self.capabilities = store.capabilities
 
     async def open(self) -> None:
-        """Later."""
+        """Does nothing: the first call opens the store."""
 
     async def close(self) -> None:
-        """Disconnect, if it ever connected."""
+        """Disconnect, if the store was opened."""
         if self._is_open:
             await self._store.close()
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """The caller's own connection is open already."""
+        """Insert on the caller's own connection, which is open already."""
         return self._store.insert_on_sync(connection, tasks)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Any other call of the store, once it is open."""
+        """Any other call of the store, which opens it first."""
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await self._open()

@@ -1,13 +1,14 @@
-"""The session: the port that the rules in `stores.rules` are written on.
+"""The session: the port between the rules in `stores.rules` and the stores.
 
-A session is one transaction of a store. Rules are coroutines over it and contain no SQL; each store implements these
-primitives with its own statements or tables. A primitive reads or changes rows and decides nothing.
+A session is one transaction of a store. Rules are coroutines over it and contain no SQL. Each store implements these
+primitives with its own statements or tables, in its modules `*_rows.py`. A primitive reads or changes rows and decides
+nothing.
 
-On SQLite and in memory no primitive ever waits, so a rule runs to its end at once (`drive`). On PostgreSQL other
-transactions run beside it: `session.locks` locks rows in the one lock order, and does nothing in the other stores,
-where one writer excludes the others. A rule calls its locks first, then reads, then writes.
+In SQLite and in memory no primitive awaits anything, so a rule runs to its end without suspending (`drive`). In
+PostgreSQL other transactions run concurrently: `session.locks` locks rows in the lock order. In the other stores it
+does nothing, because there is one writer at a time. A rule calls its locks first, then reads, then writes.
 
-Moments and delays are microseconds. Moments are those of the store's clock.
+Moments and delays are in microseconds. Moments are those of the store's clock.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ Result = TypeVar("Result")
 Rows = TypeVar("Rows")
 
 Moment = Annotated[int, "moment"]
-"""A moment of the store's clock; a column that holds a timestamp becomes one (`stores.typed_rows`)."""
+"""A moment of the store's clock. `stores.typed_rows` converts timestamp columns to it."""
 
 Names = Annotated[tuple[str, ...], "names"]
-"""Names in one column, one in each line."""
+"""Names in one column, one name per line."""
 
 KeyName = tuple[str, str]
 """Kind and unique key."""
@@ -43,20 +44,20 @@ KeyQueueName = tuple[str, str]
 """Kind and limit key."""
 
 KEY_QUEUES_AT_ONCE: Final = 500
-"""How many key queues a primitive is given at the most."""
+"""The maximum number of key queues that are passed to one primitive."""
 
 Position = tuple[int, int]
-"""Where a task is in claim order: (-priority, id). A column has it as JSON, [priority, id]."""
+"""The position of a task in claim order: (-priority, id). As a column it is JSON: [priority, id]."""
 
 ServerName = tuple[str, str]
 """Provider and address."""
 
 Moves = dict[int, tuple[str, State]]
-"""Tasks that a follow-up has moved, by id: their kind and their new state."""
+"""The kind and new state of each task that a follow-up has moved, by task id."""
 
 
 def drive(rule: Coroutine[Any, Any, Result]) -> Result:
-    """Run a rule on a session that never waits."""
+    """Run a rule to its end on a session whose primitives never suspend."""
     try:
         rule.send(None)
     except StopIteration as end:
@@ -70,7 +71,7 @@ def drive(rule: Coroutine[Any, Any, Result]) -> Result:
 
 
 class LiveTask(msgspec.Struct, frozen=True):
-    """A live task's row, as far as the rules need it."""
+    """The columns of a live task that the rules need."""
 
     id: int
     claim_no: int
@@ -88,7 +89,7 @@ class LiveTask(msgspec.Struct, frozen=True):
 
 
 class FinalTask(msgspec.Struct, frozen=True):
-    """A row of the history, as far as the rules need it."""
+    """The columns of a task in the history that the rules need."""
 
     id: int
     kind: str
@@ -99,7 +100,7 @@ class FinalTask(msgspec.Struct, frozen=True):
 
 
 class FinishedClaim(msgspec.Struct, frozen=True):
-    """The last claim of a task that its owner has finished, and the state that the task is in now."""
+    """The last claim of a task for which an outcome was applied, and the current state of the task."""
 
     id: int
     claim_no: int
@@ -108,7 +109,7 @@ class FinishedClaim(msgspec.Struct, frozen=True):
 
 
 class ChangedTask(msgspec.Struct, frozen=True, gc=False):
-    """A task that a primitive has changed, and its state afterwards."""
+    """A task that a primitive has changed, and its new state."""
 
     id: int
     kind: str
@@ -128,27 +129,27 @@ class KeyHolder(msgspec.Struct, frozen=True):
 
 
 class KeyQueueLimit(NamedTuple):
-    """What the limit `key:<kind>` allows for each key queue of the kind."""
+    """The limit `key:<kind>`, which holds for each key queue of the kind."""
 
     value: int | None = None
-    """How many tasks may be ready or running; None: any number."""
+    """How many tasks of a key queue may be ready or running; None means any number."""
     rate: NewRate | None = None
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether every task of the key queues may be ready."""
+        """Whether all tasks of the key queues may be ready."""
         return self.value is None and self.rate is None
 
 
 class KeyQueueCounts(msgspec.Struct, frozen=True, gc=False):
-    """How many tasks of a key queue run and are ready, and the tasks at the border between ready and waiting."""
+    """The numbers of running and ready tasks of a key queue, the last ready task and the first waiting ones."""
 
     kind: str
     limit_key: str
     running: int
     ready: int
     ready_in_paused: int
-    """How many of the ready tasks are in paused queues, where no node may claim them."""
+    """How many ready tasks are in paused queues, where no node may claim them."""
     last_ready: Position | None
     """The position of the ready task that comes last in claim order."""
     first_waiting: tuple[Position, ...]
@@ -156,22 +157,22 @@ class KeyQueueCounts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> KeyQueueName:
-        """The key queue."""
+        """The name of the key queue."""
         return self.kind, self.limit_key
 
 
 class RateState(msgspec.Struct, frozen=True, gc=False):
-    """What a store remembers of the rate of a key queue."""
+    """The stored state of a key queue's rate."""
 
     kind: str
     limit_key: str
     now: Moment
     next_at: int | None
-    """What the rate remembers of earlier starts (`rules.rates`); None: there were none."""
+    """The stored value of the rate (`rules.rates`); None if no task has started yet."""
     is_due: bool
     """Whether a scheduled task of the key queue is due."""
     next_scheduled: Moment | None
-    """When the next scheduled task of the key queue that is not due yet will be."""
+    """When the next scheduled task of the key queue that is not due yet becomes due."""
 
 
 class DeadNode(msgspec.Struct, frozen=True):
@@ -179,11 +180,11 @@ class DeadNode(msgspec.Struct, frozen=True):
 
     id: str
     is_stopping: bool
-    """It had announced that it stops."""
+    """The node had announced that it stops."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):
-    """A limit as it is now."""
+    """The current value and rate of a limit."""
 
     name: str
     value: int | None
@@ -192,7 +193,7 @@ class LimitRow(msgspec.Struct, frozen=True):
 
 
 class PermitCount(msgspec.Struct, frozen=True):
-    """How many running tasks hold permits of exactly these limits, and run on a server of this address."""
+    """The number of running tasks that hold permits of exactly these limits and run on a server with this address."""
 
     limits: Names
     address: str | None
@@ -200,7 +201,7 @@ class PermitCount(msgspec.Struct, frozen=True):
 
 
 class KeyQueueTotal(msgspec.Struct, frozen=True):
-    """How many tasks are in a state, over all key queues of a kind."""
+    """The number of tasks in one state, over all key queues of a kind."""
 
     kind: str
     state: State
@@ -218,7 +219,7 @@ class ServerRow(msgspec.Struct, frozen=True):
 
 
 class UsedServer(msgspec.Struct, frozen=True):
-    """How many tasks run on a server, which may have left its pool."""
+    """The number of tasks that run on a server, which may have been removed from its pool."""
 
     provider: str
     address: str
@@ -226,14 +227,14 @@ class UsedServer(msgspec.Struct, frozen=True):
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """How a server fares, and the back-off that its provider declares."""
+    """The health of a server, and the back-off that its provider declares."""
 
     provider: str
     address: str
     failures: int
-    """In a row."""
+    """Failures in a row."""
     backoffs: int
-    """Without a success since."""
+    """Back-offs since the last success."""
     backs_off_until: Moment | None
     now: Moment
     backoff_after: int | None
@@ -242,27 +243,27 @@ class ServerHealth(msgspec.Struct, frozen=True):
 
 
 class SharedLimits(NamedTuple):
-    """The limits and servers that a claim needs permits of. What running tasks hold of them is not counted yet."""
+    """The limits and servers whose permits a claim needs, before the held permits are counted."""
 
     values: dict[str, int | None]
-    """How many permits each limit has; None: any number."""
+    """The number of permits of each limit; None means any number."""
     servers: list[ServerCapacity]
 
 
 class ClaimableGroups(NamedTuple):
-    """What a node may claim from."""
+    """Whether the node may claim, and the ready groups that it may claim from."""
 
     is_cordoned: bool | None
-    """None: the node has no live lease."""
+    """None if the node has no live lease."""
     groups: list[ReadyGroupName]
 
 
-# ---------------------------------------------------------------- what a rule notes while it runs
+# ---------------------------------------------------------------- notes of a rule
 
 
 class Touched:
-    """The key queues and groups whose tasks a rule has moved. `rules.follow_ups.draw` puts them in order once, at the
-    end: a batch that touches a key queue many times balances it once."""
+    """The key queues and groups whose tasks a rule has moved. `rules.follow_ups.draw` handles each of them once, at the
+    end, however many of its tasks were moved."""
 
     __slots__ = ("groups", "key_queues", "released")
 
@@ -270,13 +271,13 @@ class Touched:
         self.key_queues: set[KeyQueueName] = set()
         self.groups: set[int] = set()
         self.released: list[str] = []
-        """The kinds of tasks that waited for a group which the last `draw` has ended."""
+        """The kinds of the tasks that were released because the last `draw` ended their group."""
 
     def __bool__(self) -> bool:
         return bool(self.key_queues or self.groups)
 
     def add(self, kind: str, limit_key: str | None, group_id: int | None = None) -> None:
-        """Note a task of this key queue and this group."""
+        """Note that a task of this key queue and this group was moved."""
         if limit_key is not None:
             self.key_queues.add((kind, limit_key))
         if group_id is not None:
@@ -287,10 +288,10 @@ class Touched:
 
 
 class Part(Generic[Rows]):
-    """An attribute of a session class: a part of the session, made each time it is asked for.
+    """A descriptor for one part of a session (its task rows, its locks): creates the part at each access.
 
-    A session that kept its parts, which know it, would be a circle: the garbage collector would free it some time
-    later, and a cursor or a connection with it.
+    A session that stored its parts would form a reference cycle with them, and its cursor or connection would be freed
+    only by the garbage collector.
     """
 
     __slots__ = ("_create",)
@@ -306,13 +307,14 @@ NO_RESULTS: Final[Mapping[int, bytes | None]] = MappingProxyType({})
 
 
 class Locks(Protocol):
-    """Locks rows in the one lock order (PostgreSQL: `lock_order`). A rule calls one of these before it reads."""
+    """Locks rows in the lock order (PostgreSQL: `lock_order`). A rule calls one of these methods before it reads."""
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
-        """Lock the key queues, servers and groups that these outcomes and their children concern."""
+        """Lock the key queues, servers and groups of the tasks that these outcomes end, and of their children."""
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Lock the key queues and groups that these tasks join, and keep other lists of unique keys out."""
+        """Lock the key queues and groups that these tasks join. If several tasks have unique keys, other such lists
+        wait until this transaction ends."""
 
     async def for_tasks(self, ids: Sequence[int]) -> None:
         """Lock the key queues and groups of these tasks, live or final."""
@@ -324,14 +326,14 @@ class Locks(Protocol):
         """Lock the key queues and groups of tasks whose owner is dead."""
 
     async def groups(self, ids: Iterable[int]) -> None:
-        """Lock these groups, so that no task joins or ends them meanwhile."""
+        """Lock these groups: until the transaction ends, no other one adds tasks to them or ends them."""
 
     async def all_key_queues(self) -> None:
-        """Lock the key queues of every kind that has a limit for them."""
+        """Lock the key queues of every kind that has a limit `key:<kind>`."""
 
 
 class NoLocks:
-    """The locks of a store where one writer excludes the others: there is nothing to lock."""
+    """Locks of a store with one writer at a time: there is nothing to lock."""
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
         """Nothing to lock."""
@@ -356,20 +358,20 @@ class NoLocks:
 
 
 class TaskRows(Protocol):
-    """Rows of live tasks and of the history. Rows that are read here stay as they are until the transaction ends, or
-    until this transaction changes them."""
+    """The rows of live tasks and of the history. No other transaction changes rows that were read here before this one
+    ends."""
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that run."""
+        """The running tasks with these ids."""
 
     async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that are live."""
+        """The live tasks with these ids."""
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        """Those of these tasks that are in the history."""
+        """The tasks of the history with these ids."""
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        """The last finished claims of these tasks, live or final."""
+        """The last finished claim of each of these tasks, live or final."""
 
     async def end(
         self,
@@ -380,8 +382,8 @@ class TaskRows(Protocol):
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, with these results, and count them; `by_owner`: the node that claimed them
-        ended them."""
+        """Move live tasks to the history with these results, and update the numbers of final tasks. `by_owner` says
+        that the node that claimed them ends them."""
 
     async def release(
         self,
@@ -392,20 +394,19 @@ class TaskRows(Protocol):
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (if it has a delay), `waiting` (if it has a limit key) or `ready`; its new
-        state. `limit_key` assigns it to another key queue. Its permits are free from here on."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (with a limit key) or `ready`. Returns the new
+        state. `limit_key` assigns the task to another key queue. Its permits become free."""
 
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
     ) -> None:
-        """Give a number of attempts back to a running task, count a number of crashes, and replace its list of
-        errors."""
+        """Subtract attempts from a running task, add crashes, and replace its list of errors."""
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""
 
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
 
     async def request_cancel(self, task_id: int) -> None:
         """Mark a running task, so that its node cancels the attempt."""
@@ -414,26 +415,26 @@ class TaskRows(Protocol):
         """Delete a live task that is not running."""
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a row of the history, and count it no longer."""
+        """Delete a task from the history, and update the number of final tasks."""
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete at most `limit` rows of the history that ended in this state and are older than this, and note for
-        readers of final events how far they are gone; how many. The oldest go first."""
+        """Delete the oldest tasks of the history that ended in this state before this moment, at most `limit`. Records
+        for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a row of the history to the live tasks, due now and as if it had never run; its new state. None: a live
-        task holds its key, and nothing was changed."""
+        """Move a task of the history back to the live tasks, due now, with attempts and result cleared. Returns its new
+        state, or None without a change if a live task holds its key."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys; their ids ascend. A task is `waiting` if it waits for a group, else `scheduled` if
-        it is due later, else `waiting` if it has a limit key, else `ready`."""
+        """Insert tasks without keys, with ascending ids. The state of a task is `waiting` if it waits for a group, else
+        `scheduled` if it is due later, else `waiting` if it has a limit key, else `ready`."""
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
-        """Insert a task with a key, as `add` does. None: a live task holds the key."""
+        """Insert a task with a key, as `add` does. None if a live task holds the key."""
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Replace a live task that does not run by a new one, which keeps its id, its key and its group; the state that
-        `add` would give it."""
+        """Write a new task into the row of a live task that does not run; id, key and group remain. Returns the state,
+        which is chosen as in `add`."""
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
         """The live task that holds a key."""
@@ -442,61 +443,61 @@ class TaskRows(Protocol):
         """The live tasks that hold these keys."""
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        """Change when a scheduled or ready task is due. None: it is in neither state."""
+        """Change when a scheduled or ready task is due. None if it is in another state."""
 
     async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        """Change the priority of a task that is live, not running and not a command. None: it is not such a task."""
+        """Change the priority of a task that is live, not running and not a command. None for any other task."""
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Tasks whose time to start is over, in the order of these moments; they are still in their states, and the
-        caller ends all of them."""
+        """Expired tasks that are not ended yet, earliest expiry first. The caller ends all of them."""
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
         """Move due tasks from `scheduled` to `waiting` (if they have a limit key) or `ready`."""
 
     async def next_due_in(self) -> int | None:
-        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
+        moment."""
 
     async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        """Running tasks of these nodes, and of nodes that are not registered, by ascending id."""
 
 
 class KeyQueueRows(Protocol):
-    """Tasks by key queue, and the rates of key queues."""
+    """The tasks and rates of key queues."""
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """Lock the key queues of these kinds, and read their limits; `KeyQueueLimit()` for a kind without one."""
+        """Lock the key queues of these kinds, and read their limits. `KeyQueueLimit()` for a kind without one."""
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count these key queues; `few` is how many of their waiting tasks are read."""
+        """Count the tasks of these key queues. `few` is how many waiting tasks of each are read."""
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
-        """The first waiting tasks in claim order, without those of paused queues."""
+        """The first waiting tasks in claim order, except those of paused queues."""
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
         """The ready tasks that are not among the first `allowed` ready and waiting tasks in claim order. Tasks of
-        paused queues are not counted among these."""
+        paused queues do not count towards `allowed`."""
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """`waiting` → `ready`; the tasks that were moved."""
+        """Move tasks from `waiting` to `ready`. Returns the tasks that were moved."""
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
-        """All waiting tasks of these key queues → `ready`."""
+        """Move all waiting tasks of these key queues to `ready`."""
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """`ready` → `waiting`; the tasks that were moved: a claim on another connection may have been quicker."""
+        """Move tasks from `ready` to `waiting`. Returns the moved tasks: a concurrent claim may have taken others."""
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """What is remembered of the rates of these key queues."""
+        """Read the stored rates of these key queues."""
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
-        """Scheduled tasks of the key queue that are due → `waiting`."""
+        """Move due tasks of the key queue from `scheduled` to `waiting`."""
 
     async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
-        """`waiting` → `scheduled` at these moments."""
+        """Move tasks from `waiting` to `scheduled`, due at these moments."""
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Replace what the rates of these key queues remember."""
+        """Write the stored value of these key queues' rates: when the next start is on time."""
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
         """The key queues of a kind that have ready or waiting tasks."""
@@ -505,123 +506,125 @@ class KeyQueueRows(Protocol):
         """The key queues that have ready or waiting tasks in a queue."""
 
     async def prune_rates(self, limit: int) -> None:
-        """Forget at most `limit` rates whose key queues may start tasks as if they had started none before."""
+        """Delete at most `limit` rates whose value lies in the past, which no longer delays any start."""
 
 
 class GroupRows(Protocol):
-    """Groups of tasks."""
+    """The rows of groups."""
 
     async def add(self, name: str) -> int:
-        """Insert a group; its id."""
+        """Insert a group. Returns its id."""
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Remember the task that follows the group."""
+        """Record which task follows the group."""
 
     async def open(self, ids: Iterable[int]) -> set[int]:
-        """Those of these groups that have not ended."""
+        """The groups of this list that have not ended."""
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End those of these groups that have no live task and have not ended before."""
+        """End the groups of this list that have no live task. Returns those that had not ended before."""
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Tasks that waited for these groups → `scheduled`, `waiting` or `ready`, by their due time and limit key."""
+        """Move the tasks that waited for these groups to `scheduled`, `waiting` or `ready`, by due time and limit
+        key."""
 
     async def live_tasks(self, group_id: int) -> list[int]:
         """The live tasks of a group."""
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete at most `limit` groups that ended longer ago than this and have no task left, live or final, the task
-        that follows them included."""
+        """Delete at most `limit` groups that ended before this moment and have no task left, live or final, including
+        the task that follows them."""
 
 
 class QueueRows(Protocol):
-    """Queues."""
+    """The rows of queues."""
 
     async def pause(self, queue: str) -> bool:
-        """Close a queue, which may be new; False: it was closed."""
+        """Pause a queue, and insert it if it is new. False if it was paused already."""
 
     async def resume(self, queue: str) -> bool:
-        """Open a queue; False: it was open, or is unknown."""
+        """Resume a queue. False if it was not paused, or does not exist."""
 
 
 class NodeRows(Protocol):
-    """Nodes and their leases."""
+    """The rows of nodes, with their leases."""
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease of a node is live; None: there is no such node. It stays so until the transaction ends."""
+        """Lock a node's row. Returns whether its lease is live, None if the node has no row. The answer holds until the
+        transaction ends."""
 
     async def cordon(self, node_id: str) -> None:
-        """The node may claim nothing from here on."""
+        """Mark the node as cordoned: it may claim nothing."""
 
     async def uncordon(self, node_id: str) -> None:
-        """The node may claim again."""
+        """Remove the cordon mark: the node may claim again."""
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Nodes whose lease has ended, and those of `gone`; none of them can renew until the transaction ends."""
+        """Lock the nodes whose lease has ended, and those of `gone`. None of them can renew until the transaction
+        ends."""
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete those of these nodes that hold no running task."""
+        """Delete the nodes of this list that hold no running task."""
 
 
 class ReadyRows(Protocol):
     """Ready tasks, as a claim reads and takes them.
 
-    Tasks are those of the request's queues that are not paused; commands are those of every queue. Expired tasks are
-    left out. `ReadyTask.may_reserve` follows from the request's patience and node.
+    Methods return tasks of the request's queues that are not paused, and commands of every queue. Expired tasks are
+    excluded. `ReadyTask.may_reserve` follows from the request's patience and node.
     """
 
     @property
     def reads_ahead(self) -> int:
-        """How many tasks of each ready group a claim reads together with the held permits, before it knows how many it
-        may take; 0 where a second read costs no round trip."""
+        """How many tasks of each ready group the claim reads together with the held permits, before it knows how many
+        it may take. 0 where a second read costs no round trip."""
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """The lease of the node, and the ready groups of the requested kinds, commands included."""
+        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands."""
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Lock and read the limits, servers and rates that tasks of these kinds need: none of their permits is given
-        to another claim until the transaction ends."""
+        """Lock and read the limits, servers and rates that tasks of these kinds need. No other claim takes their
+        permits until the transaction ends."""
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
     ) -> tuple[list[HeldPermits], list[ReadyTask]]:
-        """The permits that running tasks hold, and what `first` finds."""
+        """Read the permits that running tasks hold, and the tasks that `first` returns for these groups."""
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, at most as many as its number."""
+        """The first tasks of each ready group in claim order, at most the given number of each."""
 
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands of each of these kinds that are for any server, and for each of the given servers of its
-        provider."""
+        """The first commands of each kind that any server may run, and those for each of the given servers."""
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """Those of these tasks that are ready."""
+        """The ready tasks of this list."""
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """`ready` → `running` for those of these tasks that are still as they were read, if the node may claim. What
-        another claim was quicker to take, the primitives above do not find again."""
+        """Move tasks from `ready` to `running` if they are unchanged since they were read and the node may claim. Tasks
+        that a concurrent claim has taken are not returned by the methods above again."""
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned; None: it has no live lease."""
+        """Whether the node is cordoned. None if it has no live lease."""
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task, or go on to. False: it is no longer as it was read, or another live
-        node has reserved capacity for it."""
+        """Reserve capacity of the node for a task, or renew the reservation. False if the task has changed since it was
+        read, or another live node has reserved capacity for it."""
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """The node reserves no capacity for the task from here on."""
+        """Delete the node's reservation for the task."""
 
 
 class AuditRows(Protocol):
-    """Operator actions and what came of them."""
+    """The rows of the audit: operator actions and their outcomes."""
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an action; `outcome` None: the node that is its subject will report it."""
+        """Insert an action. An `outcome` of None means that the named node will report it."""
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write what a node reports of an action; False: it has an outcome, or is unknown."""
+        """Write what a node reports about an action. False if the action has an outcome or does not exist."""
 
     async def latest(self, limit: int) -> list[AuditRecord]:
         """The latest actions, newest first."""
@@ -630,115 +633,116 @@ class AuditRows(Protocol):
         """The actions that a node has yet to report, oldest first."""
 
     async def prune(self, age: int, limit: int) -> None:
-        """Of the oldest `limit` actions, delete those that are older than this."""
+        """Delete those of the oldest `limit` actions that are older than this moment."""
 
 
 class LimitRows(Protocol):
-    """Limits. What the code declared last is kept as JSON, beside the value that may have been changed since."""
+    """The rows of limits. Each stores the last declaration as JSON beside the current value, which an operator may have
+    changed."""
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """What was declared last of those of these limits that exist."""
+        """The last declaration of each of these limits, as JSON, without limits that do not exist."""
 
     async def exclude_unlimited(self) -> None:
-        """The kind of some key queues is about to get its first limit: wait for transactions that saw none, and let
-        others wait that look for one."""
+        """Called before a kind gets its first limit `key:<kind>`: waits for transactions that saw the kind without a
+        limit, and blocks new ones that look for it."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate; False: exactly this was declared beside this transaction."""
+        """Insert a limit, or replace its value and rate. False if a concurrent transaction declared exactly this."""
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit; False: there is none of that name."""
+        """Change the value of a limit. False if there is none with this name."""
 
     async def all(self) -> list[LimitRow]:
         """All limits, by name."""
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold."""
+        """The permits that running tasks hold, counted."""
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
-        """How many tasks of key queues run and wait, by kind."""
+        """The numbers of running and waiting tasks in key queues, by kind."""
 
 
 class ServerRows(Protocol):
-    """Providers, their servers, and the health of these."""
+    """The rows of providers and servers, with the health of servers."""
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """What was declared last, as JSON, of those of these providers that exist."""
+        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off; its servers stay. False: exactly this was declared beside this
-        transaction."""
+        """Insert a provider, or replace its back-off; its servers do not change. False if a concurrent transaction
+        declared exactly this."""
 
     async def lock_provider(self, provider: str) -> bool:
-        """Lock a provider; False: there is none of that name."""
+        """Lock a provider. False if there is none with this name."""
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Make these the servers of a provider, by address. One that stays keeps its health."""
+        """Replace the servers of a provider. A server whose address remains retains its health."""
 
     async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The servers that commands of the provider are for which do not run yet, by the command's id, if they are none
-        of these."""
+        """Commands of the provider that wait for a server outside this pool: the address of that server, by command
+        id."""
 
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Lock those of `servers` for which an outcome is news (those of `failed`, and all that are not well), and read
-        their health. A server that left its pool is missing."""
+        """Lock the servers whose health these outcomes may change (those of `failed`, and all that are unhealthy), and
+        read their health. A server that was removed from its pool is missing."""
 
     async def set_health(self, server: ServerName, failures: int, backoffs: int, backs_off_until: int | None) -> None:
         """Write the health of a server."""
 
     async def all(self) -> list[ServerRow]:
-        """All servers that are in a pool."""
+        """All servers of all pools."""
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on."""
+        """The servers that tasks run on, with the number of their tasks."""
 
 
 class Session(Protocol):
-    """One transaction."""
+    """One transaction of a store, as the rules see it."""
 
     touched: Touched
 
     @property
     def locks(self) -> Locks:
-        """The lock order."""
+        """Locks rows in the lock order."""
 
     @property
     def tasks(self) -> TaskRows:
-        """Tasks."""
+        """The rows of tasks."""
 
     @property
     def key_queues(self) -> KeyQueueRows:
-        """Key queues."""
+        """The rows of key queues."""
 
     @property
     def groups(self) -> GroupRows:
-        """Groups."""
+        """The rows of groups."""
 
     @property
     def queues(self) -> QueueRows:
-        """Queues."""
+        """The rows of queues."""
 
     @property
     def nodes(self) -> NodeRows:
-        """Nodes."""
+        """The rows of nodes."""
 
     @property
     def ready(self) -> ReadyRows:
-        """Ready tasks."""
+        """The ready tasks."""
 
     @property
     def audit(self) -> AuditRows:
-        """Operator actions."""
+        """The rows of the audit."""
 
     @property
     def limits(self) -> LimitRows:
-        """Limits."""
+        """The rows of limits."""
 
     @property
     def servers(self) -> ServerRows:
-        """Providers and servers."""
+        """The rows of providers and servers."""
 
     async def read_clock(self) -> int:
-        """The store's clock."""
+        """Read the store's clock."""

@@ -1,4 +1,4 @@
-"""SQL in files, one named statement each: `-- name: claim` starts the statement `claim`."""
+"""Reads SQL from files: `-- name: claim` starts the statement `claim`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _COLUMNS: Final = {
 
 @cache
 def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
-    """All statements of one dialect by name; `{schema}` in them is replaced by a name that was checked,
+    """All statements of one dialect, by name. In their texts `{schema}` is replaced by the checked name of the schema,
     `{succeed.moved}` by the part `moved` of the statement `succeed`, and `{LiveTask}` by the columns of that struct.
     The columns of a task stand in `stores.columns`: `{carried}` are those that go to the history, `{kept}` those that
     come back from it; `{claim}`, `{event}`, `{live_record}` and `{final_record}` are what these are read from;
     `{bare}`, `{plain}` and `{bound}` are what the inserts are given. `{bare.values from $3}` are parameters for these,
     `{plain.arrays from $5}` arrays of them, and `{replaced.assigned from $7}` sets the columns of a replaced task.
 
-    Those of the folder `overlay` are added, or take the place of others of their name; one without text takes it away.
+    Statements in the folder `overlay` are added, or replace those with their name; one without text removes it.
     """
     found = _read(dialect, schema)
     if overlay is not None:
@@ -41,7 +41,7 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
 
 
 def _filled(text: str, others: Mapping[str, str]) -> str:
-    """With the parts that it has from others: what both do is written once."""
+    """Replace the references to parts of other statements, so that shared SQL is written once."""
     return _PART.sub(lambda match: _part(others[match[1]], match[2]), text)
 
 

@@ -1,4 +1,5 @@
-"""Typed rows: a row of a statement becomes a struct whose fields are the statement's columns, by name and in order."""
+"""Typed rows: turns a row of a statement into a struct whose fields are the statement's columns, by name and in
+order."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple
 
 
 def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Tags from their column: JSON, or an array."""
+    """Decode tags from their column, which is JSON or an array."""
     if not stored:
         return ()
     return _TAGS.decode(stored) if isinstance(stored, str) else tuple(stored)
 
 
 def split_names(column: str) -> tuple[str, ...]:
-    """The names in a column that has one in each line."""
+    """Decode names from a column that has one name per line."""
     return tuple(column.split("\n")) if column else ()
 
 

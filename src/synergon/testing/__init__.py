@@ -7,7 +7,7 @@
         tester.clock.advance("10m")                     # delays, retries and expiry follow this clock and no other
         await tester.drain()
 
-Bodies run as they would on a node: the same encoding of arguments and results, the same `Context`, the same retries.
+Task functions run as they would on a node, with its encoding of arguments and results, its `Context` and its retries.
 """
 
 from datetime import datetime
@@ -20,15 +20,16 @@ __all__ = ["ManualClock", "Tester", "inline", "memory"]
 
 
 def memory(engine: Engine, *, now: datetime | None = None) -> Tester:
-    """Put the engine, whatever its URL, on a private store in memory for the time of an `async with` or a `with`.
+    """Put the engine, whatever its URL, on a private memory store for the duration of an `async with` or a `with`.
 
-    Nothing runs until `drain()`, or until somebody asks for a result. The clock starts at `now` and stands still.
+    Nothing runs until `drain()`, or until a caller asks for a result. The clock starts at `now` and does not advance by
+    itself.
     """
     return Tester(engine, is_inline=False, now=now)
 
 
 def inline(engine: Engine, *, now: datetime | None = None) -> Tester:
-    """The same, but each enqueue runs what is due before it returns, so that the result is there at once.
+    """`memory`, but each enqueue runs all due tasks before it returns, so that their results are available at once.
 
     Delayed tasks and retries wait for the clock: after `clock.advance()` the next enqueue or `drain()` runs them.
     """

@@ -1,4 +1,4 @@
-"""A clock that stands still until the test moves it."""
+"""A clock that advances only when the test moves it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.options.options import check_moment
 
 
 class ManualClock:
-    """The time of a test. Delays, retries and expiry follow it; nothing follows the time of the machine."""
+    """The time of a test. Delays, retries and expiry follow it, and nothing follows the time of the machine."""
 
     def __init__(self, now: datetime | None = None) -> None:
         self._start = from_datetime(datetime.now(UTC)) if now is None else check_moment(now, "now")
@@ -23,16 +23,17 @@ class ManualClock:
 
     @property
     def now(self) -> datetime:
-        """What the engine and its store believe the time to be."""
+        """The time as the engine and its store see it."""
         return to_datetime(self.wall())
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock: seconds, a timedelta, or words like `"10m"`. What is due by then runs in the next drain."""
+        """Advance the clock: by seconds, a timedelta, or a text like `"10m"`. The next drain runs tasks that are due by
+        then."""
         self._passed += microseconds(seconds(duration, "advance"))
         for loop, moved in list(self._sleepers):
             loop.call_soon_threadsafe(moved.set)
 
-    # ------------------------------------------------------------ what the engine asks
+    # ------------------------------------------------------------ the port `Clock`
 
     def monotonic(self) -> float:
         """Seconds since the test began."""
@@ -43,7 +44,7 @@ class ManualClock:
         return self._start + self._passed
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the test has moved the clock that far."""
+        """Return when the test has advanced the clock that far."""
         until = self.monotonic() + seconds
         moved = asyncio.Event()
         sleeper = (asyncio.get_running_loop(), moved)
@@ -56,5 +57,5 @@ class ManualClock:
             self._sleepers.discard(sleeper)
 
     def chance(self) -> float:
-        """The middle of every spread: a retry comes exactly after the pause that its policy names, without jitter."""
+        """Always 0.5: a retry comes exactly after the delay that its policy names, without jitter."""
         return 0.5

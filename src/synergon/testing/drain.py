@@ -1,7 +1,7 @@
-"""One drain: runs everything that is due, here and now, on a node that is stepped, and is over then.
+"""One drain: runs all due tasks on a node that it steps, and ends.
 
-Promise: it ends. Nothing in it sleeps; a task that makes itself due again and again is stopped by the limit; bodies
-that wait for what cannot happen before the test goes on are told so.
+It always ends. Nothing in it sleeps, and a limit stops a task that makes itself due again and again. A task function
+that waits for something that cannot happen before the test continues gets an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from synergon.testing.stepped_node import SteppedNode, ThreadExecutor
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """Somebody who cannot go on before these tasks have run."""
+    """A caller that waits for these tasks."""
 
     ids: Sequence[int]
     task_id: int | None
@@ -34,7 +34,8 @@ class Wait:
 
 
 class Drain:
-    """Steps a node until nothing is due. Those who wait for tasks meanwhile go on when these have run, or cannot."""
+    """Steps a node until no task is due. Callers that wait for tasks meanwhile continue when these have run, or
+    cannot."""
 
     def __init__(self, engine: Engine, store: Store, clock: Clock, *, context: Context, limit: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -43,7 +44,7 @@ class Drain:
         self._waits: list[Wait] = []
         self._news = asyncio.Event()
         self._is_over = asyncio.Event()
-        # The test's clock may be moved while bodies run, and nothing renews the lease.
+        # The test's clock may advance while task functions run, and nothing renews the lease.
         settings = replace(engine.settings, lease=LONGEST_SECONDS)
         logger = NodeLogger(engine.logger, {"node": settings.name})
         self._node = SteppedNode(
@@ -62,18 +63,18 @@ class Drain:
 
     @property
     def ran(self) -> Iterable[int]:
-        """The tasks that were started or expired, in that order."""
+        """The tasks that were started or expired, in order."""
         return self._runner.ran
 
     @property
     def failures(self) -> list[Failure]:
-        """The attempts whose bodies failed."""
+        """The attempts that failed."""
         return self._runner.failures
 
-    # ------------------------------------------------------------ the work
+    # ------------------------------------------------------------ running tasks
 
     async def run(self) -> None:
-        """Run what is due, and what becomes due by that, until nothing is."""
+        """Run due tasks, and those that become due by that, until none is left."""
         await self._node.start()
         try:
             while await self._go_on():
@@ -84,7 +85,7 @@ class Drain:
             self._is_over.set()
 
     async def _go_on(self) -> bool:
-        """Start what is due; False: there is nothing left to do."""
+        """Start due tasks. False if there is nothing left to do."""
         self._news.clear()
         started = await self._node.step()
         if self._runner.broken is not None:
@@ -106,18 +107,18 @@ class Drain:
             kinds = sorted({attempt.claim.kind for attempt in self._runner.running.values()})
             raise SynergonError(
                 f"drain() has run {self._limit} attempts and more is due ({', '.join(kinds)}): does a task make itself "
-                "due again without a pause? If so many are meant, give drain(limit=...)"
+                "due again without a pause? If that many are intended, give drain(limit=...)"
             )
 
-    # ------------------------------------------------------------ whoever waits for a task meanwhile
+    # ------------------------------------------------------------ waiting callers
 
     def tell(self, ids: Iterable[int]) -> None:
-        """The node has ended attempts of these tasks, or they have expired."""
+        """Note that attempts of these tasks have ended on the node, or that the tasks have expired."""
         self._runner.ran.update(dict.fromkeys(ids))
         self._news.set()
 
     async def until_quiet(self, ids: Sequence[int]) -> None:
-        """Return when none of these tasks is ready or running, or when nothing can go on before the caller does."""
+        """Return when none of these tasks is ready or running, or when nothing can continue before the caller does."""
         wait = Wait(ids, running_task.get(), self.loop.create_future())
         self._waits.append(wait)
         self.look()
@@ -131,11 +132,11 @@ class Drain:
         await self._is_over.wait()
 
     def look(self) -> None:
-        """Something has changed; safe from any thread."""
+        """Note that the store has changed. Safe from any thread."""
         self.loop.call_soon_threadsafe(self._news.set)
 
     def cancel(self, task_id: int) -> None:
-        """If it runs here, ask its body to end; safe from any thread."""
+        """Ask the attempt of this task to end, if it runs here. Safe from any thread."""
         self.loop.call_soon_threadsafe(self._runner.stop_one, task_id, Stop.CANCEL)
 
     def _does_everybody_wait(self) -> bool:

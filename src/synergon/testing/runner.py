@@ -1,4 +1,4 @@
-"""Runs attempts for a test: all in this process, in the test's context, with the errors kept as they were raised."""
+"""Runs attempts for a test: all in this process and in the test's context, and keeps the errors as they were raised."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from synergon.node.attempts.outcomes import find_control
 from synergon.node.attempts.runner import Runner
 
 running_task: Final[ContextVar[int | None]] = ContextVar("running_task", default=None)
-"""The task whose body is asking, if a body is."""
+"""The task whose function is the caller, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt whose body failed."""
+    """A failed attempt."""
 
     attempt: Attempt
     error: ErrorRecord
     raised: Exception | None
-    """What the body raised; None: it was stopped at its deadline, or never began."""
+    """What the task function raised; None if it was stopped at its deadline, or never started."""
 
     def __str__(self) -> str:
         claim = self.attempt.claim
         return f"task {claim.id} ({claim.kind}): {self.error.type}: {self.error.message}"
 
     def to_exception(self, record: TaskRecord) -> Exception:
-        """The body's own exception with a note of where it comes from, so that a test can expect its type."""
+        """The exception of the task function with a note about its task, so that a test can expect its type."""
         claim = self.attempt.claim
         if self.raised is None:
             return TaskFailed(f"{self}, in attempt {claim.attempts} of {self.attempt.max_attempts}", record)
@@ -47,19 +47,19 @@ class Failure:
 
 
 class TestRunner(Runner):
-    """A runner without child processes, so that a test's monkeypatches and debuggers reach every body."""
+    """A runner without child processes, so that monkeypatches and debuggers of a test reach every task function."""
 
     __test__ = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.context = contextvars.copy_context()
-        """What bodies see of the test's context variables."""
+        """The test's context variables, which task functions see."""
         self.ran: dict[int, None] = {}
-        """The tasks that were started, in that order."""
+        """The started tasks, in order."""
         self.failures: list[Failure] = []
         self.broken: Exception | None = None
-        """Raised by what runs bodies, and not by a body."""
+        """An error of the runner itself, not of a task function."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._raised: dict[int, BaseException | None] = {}
 
@@ -78,7 +78,7 @@ class TestRunner(Runner):
             self._tasks.discard(task)
 
     def cancel_all(self) -> None:
-        """Do not wait any longer for bodies that will not end."""
+        """Cancel task functions that do not end."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""What the engine under test gets instead of a node and instead of waiting: in a test, only the tester runs tasks."""
+"""Replaces the node and the waiters of an engine under test: only the tester runs tasks."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 
 
 class StandbyNode(Node):
-    """What `engine.worker()` starts in a test. It claims nothing, so an app that starts one needs no change."""
+    """The node that `engine.worker()` starts in a test. It claims nothing, so an app that starts a worker needs no
+    change."""
 
     def __init__(self, *args: Any, tester: Tester, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._tester = tester
 
     async def start(self) -> None:
-        """Nothing begins."""
+        """Start nothing."""
 
     async def drained(self) -> None:
-        """Return when nothing is due any more."""
+        """Return when no task is due."""
         await self._tester.drain()
 
-    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  nothing runs that it could be given to
+    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  nothing runs, so no grace is needed
         self._has_stopped.set()
 
 
 class PromptWaiters(Waiters):
-    """Never waits: runs what is due, and then the task has ended or will not end before the test goes on."""
+    """Never waits: runs due tasks, after which the task has ended or will not end before the test continues."""
 
     def __init__(self, *args: Any, tester: Tester) -> None:
         super().__init__(*args)
         self._tester = tester
 
     async def wait(self, task_id: int) -> TaskRecord:
-        """The final record of the task; ResultTimeout says what holds it up."""
+        """The final record of the task. ResultTimeout says why it has not ended."""
         record = await self._get(task_id)
         if not record.state.is_final:
             await self._tester.run_or_join([task_id])
@@ -57,12 +58,12 @@ class PromptWaiters(Waiters):
 
 
 def why_not_ended(record: TaskRecord, *, due_in_seconds: float, is_known: bool) -> str:
-    """What holds up a task that is not ended although everything that is due has run."""
+    """Why a task has not ended although all due tasks have run."""
     if record.state is State.SCHEDULED:
         failed = f"attempt {record.attempts} has failed, and " if record.attempts else ""
         return f"{failed}it is due in {due_in_seconds:g} s by the test's clock; move it with clock.advance()"
     if record.state is State.RUNNING:
-        return "whoever waits for it holds it up, or takes a slot or permit that it needs"
+        return "the code that waits for it blocks it, or holds a slot or permit that it needs"
     if not is_known:
         return "its kind is not registered on this engine, so nothing here can run it"
     return "its queue is paused, or the task functions that wait for it take all slots"

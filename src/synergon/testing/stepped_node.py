@@ -1,4 +1,4 @@
-"""A node that a test steps: the parts of a real one, without the loops, the lease's thread and the child processes."""
+"""A node that a test steps: the parts of a real node, without its loops, its lease thread and its child processes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from synergon.task import AnyTask
 from synergon.testing.runner import TestRunner
 
 LAST_SECONDS: Final = 2.0
-"""How long bodies may take to end when a drain is broken off."""
+"""How long task functions may take to end when a drain is aborted."""
 
 PLENTY: Final = 2**62
-"""Of every resource: what tasks use elsewhere does not matter in a test."""
+"""The amount of every resource, so that the cost of tasks does not matter in a test."""
 
 _numbers: Final = itertools.count(1)
 
 
 class SteppedNode(Node):
-    """Claims when `step` is called; only outcomes and progress are written in the background, as soon as they come."""
+    """Claims when `step` is called. Only outcomes and progress are written in the background, as soon as they come."""
 
     runner_type = TestRunner
     runner: TestRunner
 
     async def start(self) -> None:
-        """Register. Nothing renews the lease: its owner has given it one that does not end."""
+        """Register. Nothing renews the lease: the caller has given it one that does not end."""
         self._ledger.totals |= await self._executor.resources()
         await self.membership.join(f"test-{next(_numbers)}")
         self._duties = [
@@ -45,7 +45,7 @@ class SteppedNode(Node):
             duty.start()
 
     async def step(self) -> bool:
-        """Start what is due; whether anything was started."""
+        """Start due tasks. Returns whether any was started."""
         before = self.runner.admitted
         while await self.alarm.wake_due() == 0:
             pass
@@ -56,16 +56,16 @@ class SteppedNode(Node):
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything runs, or has ended and the store does not know it yet."""
+        """Whether an attempt runs, or has ended and the store has not its outcome yet."""
         return bool(self.runner.running) or self.is_settling
 
     @property
     def is_settling(self) -> bool:
-        """Whether the store does not know yet of something that has ended."""
+        """Whether the store has not yet the outcome of an attempt that has ended."""
         return bool(self.completer.unwritten)
 
-    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  a drain ends when nothing runs, or is broken off
-        """Nothing runs here any more, unless the drain is broken off: then what runs is given back."""
+    async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  a drain ends when nothing runs, or is aborted
+        """Stop the node. If the drain is aborted, running tasks are handed back."""
         self.scheduler.close()
         self.acceptance.close()
         self.runner.stop_all(Stop.SHUTDOWN)
@@ -84,7 +84,7 @@ class SteppedNode(Node):
 
 
 class ThreadExecutor(LocalExecutor):
-    """Threads that have the context of their task function, as coroutines do; and plenty of every resource."""
+    """Runs task functions in threads with the context of their task, and offers plenty of every resource."""
 
     def __init__(self, settings: Settings, kinds: Iterable[AnyTask]) -> None:
         super().__init__(settings)
@@ -95,17 +95,17 @@ class ThreadExecutor(LocalExecutor):
         return dict.fromkeys(self._names, PLENTY)
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
-        """What `function` returns."""
+        """Run `function` and return its value."""
         context = copy_context()
         return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
 
     def start_keeper(self, kept: Kept) -> Keeper:  # noqa: ARG002  a lease without an end needs no renewal
-        """Nothing has to be kept."""
+        """Nothing to start: the lease does not end."""
         return NothingKept()
 
 
 class NothingKept:
-    """Stands for the thread that renews the lease."""
+    """Replaces the thread that renews the lease."""
 
     async def stop(self) -> None:
-        """There is nothing to stop."""
+        """Nothing to stop."""

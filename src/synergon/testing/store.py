@@ -1,4 +1,4 @@
-"""The private store of a test: a memory store that outlives its connections and says when it changes."""
+"""The private store of a test: a memory store that outlives its connections and reports changes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class UndemandingTables(Tables):
-    """Rows that require nothing of a node: a test runs what it enqueues, whatever machine it would need elsewhere."""
+    """Tables that drop the requirements of tasks, so that a test runs all tasks on any machine."""
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """Store a new one."""
+        """Insert a task."""
         return super().add(replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
-        """Put a new one into the place of another."""
+        """Write a new task into the row of another."""
         super().replace(row, replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
 
 class TestStore(MemoryStore):
-    """One for each test; every connection of the engine under test leads to it."""
+    """The store of one test. Every connection of the engine under test uses it."""
 
     __test__ = False
 
@@ -54,33 +54,33 @@ class TestStore(MemoryStore):
         self._session = Session(self._tables)
 
     async def open(self) -> None:
-        """It is there from the start."""
+        """Nothing to do: the store exists from the start."""
 
     async def close(self) -> None:
-        """Keep everything: the code under test may disconnect and come back, and the test looks at it afterwards."""
+        """Keep all tasks: the code under test may disconnect and reconnect, and the test reads them afterwards."""
 
     def records(self) -> list[TaskRecord]:
-        """Every task, in the order in which they came."""
+        """Every task, by ascending id."""
         with self._transaction() as (tables, _):
             return [record_of(row) for row in tables.rows.values()]
 
-    # ------------------------------------------------------------ whatever labels tasks need
+    # ------------------------------------------------------------ claims without requirements
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take ready tasks, whatever their kinds require."""
+        """Claim ready tasks, ignoring the requirements of their kinds."""
         return await super().claim(_undemanding(request))
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim, whatever kinds require."""
+        """Finish and claim, ignoring the requirements of kinds."""
         return await super().exchange(outcomes, _undemanding(request))
 
     async def look(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks of a kind, whatever it requires."""
+        """Ready tasks of a kind, ignoring its requirements."""
         return await super().look(
             replace(query, kind_request=replace(query.kind_request, requirements=NO_REQUIREMENTS))
         )
 
-    # ------------------------------------------------------------ what may make something due
+    # ------------------------------------------------------------ changes that may make tasks due
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
@@ -89,7 +89,7 @@ class TestStore(MemoryStore):
         return inserted
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End tasks that wait; record the wish for those that run."""
+        """End tasks that do not run, and mark running ones."""
         moved = await super().cancel(ids, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
@@ -104,13 +104,13 @@ class TestStore(MemoryStore):
         return moved
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the place of tasks that wait."""
+        """Change the priority of tasks that do not run."""
         moved = await super().set_priority(changes)
         self._tester.look()
         return moved
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Run ended tasks again."""
+        """Run final tasks again."""
         moved = await super().retry(ids)
         self._tester.look()
         return moved
@@ -122,19 +122,19 @@ class TestStore(MemoryStore):
         return moved
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Undo `pause`."""
+        """Resume paused queues."""
         resumed = await super().resume(queues)
         self._tester.look()
         return resumed
 
     async def set_limit(self, name: str, value: int | None) -> bool:
-        """For everybody, from now on."""
+        """Change the value of a limit."""
         is_known = await super().set_limit(name, value)
         self._tester.look()
         return is_known
 
     async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
-        """The pool from now on."""
+        """Replace the pool of a provider."""
         is_known = await super().set_servers(provider, servers)
         self._tester.look()
         return is_known
@@ -147,7 +147,7 @@ class TestStore(MemoryStore):
         return opened
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all of its tasks that have not ended."""
+        """Cancel all live tasks of a group."""
         moved = await super().cancel_group(group_id, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
@@ -156,7 +156,7 @@ class TestStore(MemoryStore):
         return moved
 
     async def act(self, order: NewAction) -> AuditRecord:
-        """Do it and write down that it was done."""
+        """Carry out an operator action and record it."""
         given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
             self._tester.cancel_running(int(order.subject))

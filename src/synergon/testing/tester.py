@@ -1,4 +1,4 @@
-"""Tester: an engine under test. It swaps what the engine reaches the outside through, and gives it back at the end."""
+"""The tester of an engine: replaces the engine's ports for the duration of a block, and restores them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from synergon.testing.store import TestStore
 from synergon.testing.wanted import Wanted, kind_of, listing, wanted
 
 MOST_ATTEMPTS: Final = 10_000
-"""How many attempts one drain runs before it suspects that there will be no end."""
+"""How many attempts one drain runs before it assumes that tasks enqueue each other without end."""
 
 
 class Tester:
-    """What `testing.memory()` and `testing.inline()` give.
+    """What `testing.memory()` and `testing.inline()` return.
 
-    For the time of the block the engine is on a private store with a clock of its own, whatever its URL; the code
-    under test may connect, disconnect and start workers as ever, and it is the tester that runs the tasks.
+    During the block the engine uses a private store with its own clock, whatever its URL. The code under test may
+    connect, disconnect and start workers as usual; only the tester runs the tasks.
     """
 
-    __test__ = False  # it is no test, whatever pytest thinks of its name
+    __test__ = False  # not a test class, despite its name
 
     def __init__(self, engine: Engine, *, is_inline: bool, now: datetime | None) -> None:
         if not isinstance(engine, Engine):
@@ -47,7 +47,7 @@ class Tester:
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
         self._taken: Ports | None = None
-        """The ports that the engine had before, while the block lasts."""
+        """The engine's own ports, during the block."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"
@@ -55,11 +55,11 @@ class Tester:
     # ------------------------------------------------------------ running tasks
 
     async def drain(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
-        """Run everything that is due, and what becomes due by that; return the tasks that ran or expired, as they are
-        now.
+        """Run all due tasks, and those that become due by that. Returns the tasks that ran or expired, in their current
+        state.
 
-        Bodies that fail are in the records. With `raise_errors` the first error is raised, as the body raised it,
-        when everything has run. A body that asked for its end (Snooze, RetryAfter, Discard, Cancel) has not failed.
+        Failures are in the records. With `raise_errors` the first error is raised after all tasks have run, as the task
+        function raised it. A task function that asked for its end (Snooze, RetryAfter, Discard, Cancel) has not failed.
         """
         self._reject_unless_open()
         if running_task.get() is not None:
@@ -99,10 +99,10 @@ class Tester:
     def _drain_here(self) -> Drain | None:
         return self._drains.get(asyncio.get_running_loop())
 
-    # ------------------------------------------------------------ what the store and the waiters tell
+    # ------------------------------------------------------------ calls of the store and the waiters
 
     async def note_inserted(self, ids: Sequence[int]) -> None:
-        """The store has these new tasks."""
+        """Note that the store has these new tasks."""
         self.look()
         if self._is_inline:
             await self.run_or_join(ids)
@@ -116,30 +116,30 @@ class Tester:
             await drain.until_quiet(ids)
 
     def look(self) -> None:
-        """Something in the store has changed."""
+        """Note that the store has changed."""
         for drain in list(self._drains.values()):
             drain.look()
 
     def cancel_running(self, task_id: int) -> None:
-        """If the task runs in a drain, ask its body to end."""
+        """Ask the attempt of this task to end, if it runs in a drain."""
         for drain in list(self._drains.values()):
             drain.cancel(task_id)
 
-    # ------------------------------------------------------------ looking at what was enqueued
+    # ------------------------------------------------------------ assertions
 
     def enqueued(self, task: AnyTask | str | None = None) -> list[TaskRecord]:
-        """Everything, or everything of one kind, that was enqueued since the block began, in order; children and what
-        has ended since included."""
+        """All tasks that were enqueued during the block, or those of one kind, in order, including children and final
+        tasks."""
         kind = None if task is None else kind_of(self.engine, task)
         return [record for record in self._store.records() if kind in (None, record.kind)]
 
     def assert_enqueued(
         self, task: AnyTask | str, /, *args: Any, queue: str | None = None, count: int | None = None, **kwargs: Any
     ) -> list[TaskRecord]:
-        """Such a task was enqueued since the block began, or `count` of them; returns them.
+        """Assert that such a task was enqueued during the block, or `count` of them, and return them.
 
-        Arguments are given as to the task itself, and those left out may be anything. (One that is called `queue` or
-        `count` is given by its position.)
+        Arguments are given as for the task itself; those that are omitted may have any value. (An argument that is
+        named `queue` or `count` is given by position.)
         """
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise OptionError(f"count must be a whole number from 0 on, got {count!r}")
@@ -152,7 +152,7 @@ class Tester:
         return found
 
     def assert_not_enqueued(self, task: AnyTask | str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> None:
-        """No such task was enqueued since the block began."""
+        """Assert that no such task was enqueued during the block."""
         meant = wanted(self.engine, task, args, kwargs, queue)
         found = self._matching(meant)
         if found:
@@ -225,7 +225,7 @@ class Tester:
             raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
 
     def why_not_ended(self, record: TaskRecord) -> str:
-        """What holds up a task that has not ended although everything that is due has run."""
+        """Why a task has not ended although all due tasks have run."""
         due_in = (record.run_at - self.clock.now).total_seconds()
         return why_not_ended(record, due_in_seconds=due_in, is_known=record.kind in self.engine.kinds)
 

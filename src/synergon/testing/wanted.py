@@ -1,4 +1,4 @@
-"""What an assertion looks for among the enqueued tasks, and how it tells what is there instead."""
+"""Matches enqueued tasks against the arguments of an assertion, and words the message if none matches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from synergon.options.payload import encode
 from synergon.task import AnyTask, TaskType
 
 LISTED: Final = 20
-"""How many tasks a message shows."""
+"""How many tasks a message lists."""
 LONGEST_CALL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A kind and some of its arguments; those that are not named may be anything."""
+    """A kind and some of its arguments; those that are not named may have any value."""
 
     kind: str
     arguments: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Wanted:
         return _call(self.kind, self.arguments) + (f" in queue {self.queue!r}" if self.queue is not None else "")
 
     def fits(self, record: TaskRecord) -> bool:
-        """Whether it is such a task."""
+        """Whether the task matches."""
         if record.kind != self.kind or self.queue not in (None, record.queue):
             return False
         given = {**self.defaults, **record.arguments}
@@ -46,7 +46,7 @@ class Wanted:
 def wanted(
     engine: Engine, task: AnyTask | str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
 ) -> Wanted:
-    """What the arguments of an assertion mean; an error if they can mean nothing."""
+    """Parse the arguments of an assertion; raises if they are invalid."""
     kind = kind_of(engine, task)
     known = engine.kinds.get(kind)
     if known is None:
@@ -67,7 +67,7 @@ def wanted(
 
 
 def kind_of(engine: Engine, task: AnyTask | str) -> str:
-    """The kind that is meant. A name may be of a kind whose function is elsewhere, but not a misspelt one of ours."""
+    """The kind of an assertion. A name may be that of a kind without a function here, but not a misspelt one."""
     if isinstance(task, TaskType):
         if task.engine is not engine:
             raise OptionError(f"task {task.kind!r} belongs to {task.engine!r}, but the test is of {engine!r}")
@@ -81,7 +81,7 @@ def kind_of(engine: Engine, task: AnyTask | str) -> str:
 
 
 def listing(records: Sequence[TaskRecord], kind: str, now: datetime) -> str:
-    """What is enqueued, for the message of an assertion: the wanted kind first."""
+    """The list of enqueued tasks for the message of an assertion, those of the wanted kind first."""
     if not records:
         return "nothing was enqueued"
     ordered = sorted(records, key=lambda record: record.kind != kind)
@@ -103,19 +103,19 @@ def _call(kind: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _parameters(task: AnyTask) -> dict[str, inspect.Parameter]:
-    """Without those that synergon fills in."""
+    """The parameters without those that synergon fills in."""
     parameters = inspect.signature(task.function).parameters
     return {name: parameter for name, parameter in parameters.items() if name not in task.signature.injected}
 
 
 def _defaults(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """What the body gets where the caller said nothing, as JSON; defaults that cannot be JSON fit nothing."""
+    """The default values of the arguments, as JSON; defaults that cannot be JSON match nothing."""
     given = {name: parameter.default for name, parameter in parameters.items()}
     return {name: found for name, value in given.items() for found in _as_json(value)}
 
 
 def _is_same(expected: Any, stored: Any) -> bool:
-    """Compared as JSON, which is how it was stored; or by the expected value itself, for the likes of `mock.ANY`."""
+    """Compare as JSON, as it was stored; or by the expected value itself, for objects like `mock.ANY`."""
     return bool(expected == stored) or stored in _as_json(expected)
 
 

@@ -1,1 +1,1 @@
-"""Running attempts: from a claim to the outcome that the store receives."""
+"""Attempts: runs them, from a claim to the outcome that the store receives."""

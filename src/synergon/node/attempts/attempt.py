@@ -1,4 +1,4 @@
-"""One attempt while it runs: its claim, its deadline, and why it should stop, if it should."""
+"""An attempt while it runs: its claim, its deadline, and the reason to stop it, if any."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Stop(Enum):
     LEASE_LOST = auto()
     CORDON = auto()
     PREEMPTED = auto()
-    """It yields to an urgent task."""
+    """The attempt yields to an urgent task."""
 
 
 class Attempt:
-    """What the node knows of a running attempt. Lives on the node's loop; bodies see it only through a Context."""
+    """The state of a running attempt. It belongs to the node's event loop; task functions see it only through a
+    Context."""
 
     __slots__ = (
         "asyncio_task",
@@ -72,49 +73,49 @@ class Attempt:
         self.retry: Retry = task_type.policy.retry
         self.timeout: float | None = None
         self.cost: Mapping[str, int] = task_type.weight.cost
-        """What it uses of the node while it runs: resources, and a child process if its body is to run in one."""
+        """The capacity that the attempt uses: resources, and a child process if its task function runs in one."""
         self.stop: Stop | None = None
         self.has_begun = False
-        """Its body runs, or has run; until then it can be given back as if it had never been claimed."""
+        """The task function has started. Until then the task can be handed back as if it had never been claimed."""
         self.has_seen_stop = False
-        """The body looked and was told to end."""
+        """The task function has read `cancel_requested` while it was set."""
         self.asyncio_task: asyncio.Task[Any] | None = None
-        """Set while a coroutine body runs."""
+        """Set while an `async` task function runs."""
         self.child: ChildRun | None = None
         self.deadline: float | None = None
-        """By the loop's clock, while its body runs."""
+        """By the event loop's clock, while the task function runs."""
         self.progress: Progress | None = None
-        """Reported by the body and not written yet."""
+        """Progress that the task function has reported and that is not written yet."""
         self.server: Server | None = None
         self.capacity_wait: asyncio.Future[None] | None = None
-        """While it is claimed and there is no room for its body yet."""
+        """Set while the attempt waits for capacity after its claim."""
         self.protected_until = 0.0
-        """By the monotonic clock; it has yielded lately, and need not again before that."""
+        """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
         self.started_at = 0.0
-        """By the monotonic clock; only where somebody wants to know how long it took."""
+        """By the monotonic clock; set only if a hook or event needs the duration."""
         self.transaction: NodeTaskTransaction | None = None
         self.misfit: PayloadError | None = None
-        """Why it cannot run at all."""
+        """Why the attempt cannot run on this node at all."""
         self.is_own_fault = False
-        """Its error says nothing about its server: the body asked for it, or something did not fit."""
+        """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
         self.is_isolated = False
-        """It runs in a child only because a process has died under it before, and takes none of the others' places."""
+        """The attempt runs in a child process because the task is suspect; it uses none of the pool's processes."""
         self.limit_key: str | None = None
-        """The line in which it should have stood before it was claimed."""
+        """The key queue that the task belongs to, if its producer did not know it."""
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether it ends only by itself when its node stops; what has not begun can go back."""
+        """Whether a stop of the node does not end the attempt. One that has not started can be handed back."""
         return self.has_begun and self.task_type.policy.uninterruptible
 
     @property
     def max_attempts(self) -> int:
-        """The row's word, else the policy's."""
+        """The maximum number of attempts: from the task's row, otherwise from the policy."""
         return self.claim.max_attempts or self.retry.attempts
 
     def ask_to_stop(self, why: Stop) -> None:
-        """End the body if that can be done; a thread can only be told. The first reason given stands; but one that was
-        told to leave a cordoned node, or to yield, and has not, can be made to end for a better reason."""
+        """Ask the attempt to end. A coroutine or child process is cancelled; a thread can only read the request. The
+        first reason holds, but a stronger one replaces a request to yield or to leave a cordoned node."""
         if self.stop not in (None, Stop.CORDON, Stop.PREEMPTED) or self.stop is why:
             return
         self.stop = why
@@ -124,14 +125,15 @@ class Attempt:
             self.child.kill()
 
     def ask_to_leave(self) -> None:
-        """The body has asked, and is told to end; nothing ends it. What it returns then is not a result."""
+        """Set the request to end when the task function asks for it; nothing is cancelled. Its return value is then no
+        result."""
         if self.stop is None:
             self.stop = Stop.CORDON
         self.has_seen_stop = True
 
 
 class LocalLink(AttemptLink):
-    """The link of a body in this process."""
+    """The link between a node and a task function in this process."""
 
     __slots__ = ("_attempt", "_node")
 
@@ -141,32 +143,33 @@ class LocalLink(AttemptLink):
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the body should end."""
+        """Whether the task function should end."""
         if self._attempt.stop is not None:
             self._attempt.has_seen_stop = True
             return True
         return False
 
     def report(self, progress: Progress) -> None:
-        """Pass progress on."""
+        """Send progress to the node."""
         self._node.report_progress(self._attempt, progress)
 
     async def still_owned(self) -> bool:
-        """Whether the claim is still the one in the store."""
+        """Whether the claim is still current in the store."""
         return await self._node.still_owned(self._attempt) or self._is_told_to_end()
 
     def still_owned_sync(self) -> bool:
-        """The same from a thread."""
+        """`still_owned` for a thread."""
         is_owned = self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
         return is_owned or self._is_told_to_end()
 
     def _is_told_to_end(self) -> Literal[False]:
-        """A body that ends because it was told so has no result."""
+        """Note that the task function has learned of the request to end, if there is one. What it returns then is no
+        result."""
         self._attempt.has_seen_stop |= self._attempt.stop is not None
         return False
 
     def transaction(self) -> OpenTransaction:
-        """The transaction that success is committed with."""
+        """The transaction that is committed with the success of the task."""
         from synergon.node.attempts.task_transaction import NodeTaskTransaction
 
         if self._attempt.transaction is None:
@@ -175,32 +178,33 @@ class LocalLink(AttemptLink):
 
 
 class Services:
-    """What a running body may ask of its node."""
+    """The services of a node for its running task functions."""
 
     loop: asyncio.AbstractEventLoop
 
     def call_from_thread(self, coroutine: Coroutine[Any, Any, Value], instead: str) -> Value:
-        """What the coroutine returns, for a body in a thread; on the loop itself that would wait for ever."""
+        """Run a coroutine for a task function in a thread. Raises on the event loop itself, where it would block for
+        ever."""
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  the documented one raises where there is none
             coroutine.close()
             raise SynergonError(f"this would block the event loop; in a coroutine write `{instead}`")
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store it soon."""
+        """Store the progress soon."""
         raise NotImplementedError
 
     async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still the one in the store."""
+        """Whether the claim is still current in the store."""
         raise NotImplementedError
 
     async def begin(self) -> TaskTransaction:
-        """A store transaction."""
+        """Open a transaction of the store."""
         raise NotImplementedError
 
 
 def context_of(attempt: Attempt, link: AttemptLink) -> Context:
-    """What the body sees."""
+    """The context that the task function gets."""
     claim = attempt.claim
     return Context(
         link,

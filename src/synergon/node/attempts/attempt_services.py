@@ -1,4 +1,4 @@
-"""What running bodies may ask of their node."""
+"""Implements the services of a node for its running task functions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class AttemptServices(Services):
         self._hold_seconds = hold_seconds
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store it soon; safe from any thread."""
+        """Store the progress soon. Safe from any thread."""
         is_waiting = attempt.progress is not None
         attempt.progress = progress
-        if not is_waiting:  # one that is not written yet has told the completer already
+        if not is_waiting:  # if earlier progress is not written yet, the completer knows already
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 self.loop.call_soon_threadsafe(self._completer.progressed, attempt)
 
     async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still the one in the store, and nobody wants the body to end."""
+        """Whether the claim is still current in the store, and the attempt was not asked to end."""
         if not self._may_go_on(attempt):
             return False
         (record,) = await self._store.get([attempt.claim.id])
@@ -52,12 +52,12 @@ class AttemptServices(Services):
         )
 
     def _may_go_on(self, attempt: Attempt) -> bool:
-        """Whether a body need not end, as far as this node knows. Where it is cordoned, a body that may be preempted is
-        told to leave, and goes back at no cost when it does."""
+        """Whether this node knows no reason to end the task function. On a cordoned node a task that may be preempted
+        is asked to leave, and is handed back without a charge."""
         if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.ask_to_leave()
         return not self._scheduler.is_fenced and attempt.stop is None
 
     async def begin(self) -> TaskTransaction:
-        """A store transaction; it may not be held so long that the lease is in danger."""
+        """Open a transaction of the store. It may not be held so long that the lease is at risk."""
         return await self._store.begin(self._hold_seconds)

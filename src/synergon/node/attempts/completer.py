@@ -1,11 +1,11 @@
-"""Outcomes into batched, fenced writes.
+"""The completer: writes outcomes in batches, each guarded by its fence.
 
-Promise: an outcome that was added is written, through any outage and refusal, until the store has given its verdict;
-only one whose value the store can never take is replaced by that refusal. What is stale by then is dropped, counted and
-said once. While writes fail, `is_troubled` holds claims back.
+Every added outcome is written, through outages and rejections, until the store has given its verdict. Only an outcome
+whose value the store can never store is replaced by a failure. Stale outcomes are dropped, counted and logged. While
+writes fail, `is_troubled` stops claims.
 
-Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim; the
-completer writes them itself when there is no such claim, or when it fails.
+Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim. The
+completer writes them itself if there is no such claim, or if it fails.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from synergon.stores.base import Store
 
 BATCH: Final = 1000
 REPORT_SECONDS: Final = 0.5
-"""How often progress is written at the most."""
+"""The minimum time between two writes of progress."""
 
 _SUCCEEDED: Final = State.SUCCEEDED
-"""Looked up once: to find the member of an enum takes longer than to compare with it."""
+"""A constant, because the lookup of an enum member is slower than the comparison."""
 
 
 class Completer:
-    """Writes what attempts came to."""
+    """Writes the outcomes of attempts."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Completer:
         self._signals = signals
         self._hooks = hooks
         self._pending: list[FencedOutcome] = []
-        """Outcomes without a verdict; those that are being written stand first."""
+        """Outcomes without a verdict; those that are being written come first."""
         self._exchanged_kinds: frozenset[str] = frozenset()
         self._exchangeable: list[FencedOutcome] = []
-        """They go to the store together with the next claim."""
+        """Outcomes that are sent together with the next claim."""
         self._exchanging: list[FencedOutcome] = []
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
@@ -66,11 +66,11 @@ class Completer:
         self._report_event = asyncio.Event()
         self.is_troubled = False
         self.stale = 0
-        """How many outcomes came too late: the claim was somebody else's by then."""
+        """The number of stale outcomes."""
         self.finished = 0
 
     def add(self, fenced: FencedOutcome) -> None:
-        """Have it written."""
+        """Write an outcome soon."""
         self._is_flushed.clear()
         if fenced.kind is not None and fenced.kind in self._exchanged_kinds:
             self._exchangeable.append(fenced)
@@ -79,12 +79,12 @@ class Completer:
             self.write([fenced])
 
     def write(self, fenced_outcomes: Iterable[FencedOutcome]) -> None:
-        """Have these written by themselves, not together with a claim."""
+        """Write these outcomes without a claim."""
         self._pending += fenced_outcomes
         self._event.set()
 
     def exchange_kinds(self, kinds: frozenset[str]) -> None:
-        """The kinds whose outcomes wait for the next claim from now on."""
+        """Set the kinds whose outcomes wait for the next claim."""
         self._exchanged_kinds = kinds
         waiting, self._exchangeable = self._exchangeable, []
         for fenced in waiting:
@@ -96,12 +96,12 @@ class Completer:
         return bool(self._exchangeable)
 
     def take_exchangeable(self) -> list[FencedOutcome]:
-        """The outcomes for the next claim; `exchanged` or `not_exchanged` follows."""
+        """The outcomes for the next claim. The caller calls `exchanged` or `not_exchanged` afterwards."""
         self._exchanging, self._exchangeable = self._exchangeable[:BATCH], self._exchangeable[BATCH:]
         return self._exchanging
 
     def exchanged(self, verdicts: Iterable[Verdict]) -> None:
-        """The outcomes that were taken have their verdicts."""
+        """Record the verdicts of the outcomes that were taken."""
         batch, self._exchanging = self._exchanging, []
         self.announce_all(batch, verdicts)
 
@@ -118,21 +118,21 @@ class Completer:
         return {fenced.id for fenced in waiting}
 
     def progressed(self, attempt: Attempt) -> None:
-        """Have the attempt's progress written soon."""
+        """Write the attempt's progress soon."""
         self._reports[attempt.claim.id] = attempt
         self._report_event.set()
 
     def mark_overdue(self, attempt: Attempt) -> None:
-        """Have it seen that the body runs on past its deadline."""
+        """Mark the task as overdue: its function still runs after its deadline."""
         self._overdue[attempt.claim.id] = attempt
         self._report_event.set()
 
     async def flushed(self) -> None:
-        """Return when everything that was added has its verdict."""
+        """Return when all added outcomes have their verdicts."""
         await self._is_flushed.wait()
 
     async def step(self) -> None:
-        """Wait for outcomes, then write all there are. A step that fails leaves the rest to the next step."""
+        """Wait for outcomes, then write all of them. If a write fails, the next step continues."""
         await self._event.wait()
         while self._pending:
             batch = self._pending[:BATCH]
@@ -144,7 +144,7 @@ class Completer:
         self._note_flushed()
 
     def announce_all(self, batch: Collection[FencedOutcome], verdicts: Iterable[Verdict]) -> None:
-        """These have their verdicts."""
+        """Handle these verdicts."""
         for fenced, verdict in zip(batch, verdicts, strict=True):
             self.announce(fenced, verdict)
         self._signals.ended([fenced.id for fenced in batch])
@@ -155,7 +155,7 @@ class Completer:
             self._is_flushed.set()
 
     async def report_step(self) -> None:
-        """Wait for progress, write it, and rest a little."""
+        """Wait for progress, write it, and pause."""
         await self.report_now()
         await self._clock.sleep(REPORT_SECONDS)
 
@@ -175,7 +175,7 @@ class Completer:
             raise
 
     def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
-        """The last word of a body is not lost because the store was away; a newer word wins."""
+        """Keep progress that could not be written, unless newer progress has been reported."""
         for note in notes:
             attempt = reports.get(note.id) or overdue[note.id]
             attempt.progress = attempt.progress or note.progress
@@ -196,7 +196,7 @@ class Completer:
                 verdicts = await self._store.finish(batch)
             except Exception as error:
                 if _is_about_the_data(error):
-                    if len(batch) > 1:  # the store refuses something in it: find that one, and spare its neighbours
+                    if len(batch) > 1:  # the store rejects a value: write the outcomes one by one to find it
                         return [(await self._write([fenced]))[0] for fenced in batch]
                     self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
                     batch = [_rejected(batch[0], error)]
@@ -212,20 +212,20 @@ class Completer:
             await self._clock.sleep(pause_after(failures))
 
     def announce_now(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """The same for a verdict that did not come by way of this completer."""
+        """Handle a verdict that did not come from this completer."""
         self.announce(fenced, verdict)
         self._signals.permits_freed([verdict.kind])
         self._signals.ended([fenced.id])
 
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Count a verdict, and wake whoever it concerns."""
+        """Count a verdict, and signal it to the other parts of the node."""
         self.finished += 1
         if self._hooks.open or self._hooks.feed.open:
             self._hooks.finished(fenced, verdict)
         if verdict.released:
             self._signals.ready(verdict.released)
             self._signals.due_in(0.0)
-        if not fenced.is_server_well:  # it may rest now, and somebody must be awake when it has
+        if not fenced.is_server_well:  # the server may back off now, and the alarm must know when that ends
             self._signals.due_in(0.0)
         if verdict.state is _SUCCEEDED and not verdict.child_ids:
             return
@@ -254,12 +254,12 @@ class Completer:
 def _is_about_the_data(error: Exception) -> bool:
     """Whether the outcome itself is at fault.
 
-    A missing right, role or table is no reason to lose a body's work: that is kept until the database was put right.
+    A missing privilege, role or table must not lose a result: such outcomes wait until the database is repaired.
     """
     return isinstance(error, DataRejected) or not isinstance(error, StoreError)
 
 
 def _rejected(fenced: FencedOutcome, error: Exception) -> FencedOutcome:
-    """The task ends with the store's refusal instead of the outcome that could not be stored."""
+    """A failure with the store's rejection, instead of the outcome that could not be stored."""
     outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
     return msgspec.structs.replace(fenced, outcome=outcome, progress=None)

@@ -1,10 +1,10 @@
-"""How long a task function may run, and what happens when its time is over.
+"""Timeouts of task functions, and what happens at their deadlines.
 
-`Timeouts` finds the timeout of a kind: its own, then its provider's, then the engine's; a call may give another one.
+`Timeouts` finds the timeout of a kind: its own, then its provider's, then the engine's. A call may override it.
 
-`Deadlines` has one timer for each length of time, however many bodies have it. Bodies with the same timeout pass their
-deadlines in the order in which they began, so a line for each timeout is all the order there is to keep. A body that
-ends in time leaves its line at once; an empty line stays for the next one.
+`Deadlines` has one timer for each distinct timeout, however many attempts have it. Attempts with equal timeouts reach
+their deadlines in the order of their starts, so one queue per timeout is sorted by itself. An attempt that ends in time
+leaves its queue at once; an empty queue remains for the next attempt.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from synergon.options.settings import UNSET
 from synergon.task import AnyTask
 
 TimeoutFor = Callable[[str, str | None], Duration | None]
-"""A function of the kind and of the provider's name; None for tasks without one."""
+"""A user's function of the kind and of the provider's name (None without a provider)."""
 
 SLACK: Final = 100
-"""Empty lines that are not worth a look."""
+"""How many empty queues are tolerated before they are removed."""
 
 END_SECONDS: Final = 1.0
 """How long a coroutine may take to end at its deadline before it counts as overdue."""
 
 
 class Timeouts:
-    """What holds for kinds that say nothing themselves."""
+    """The timeouts of kinds."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Timeouts:
         self._mentioned: set[str] = set()
 
     def of_kind(self, task_type: AnyTask) -> float | None:
-        """Seconds, unless a call says otherwise; None: as long as it takes."""
+        """The timeout of a kind in seconds, unless a call overrides it; None without a timeout."""
         timeout = task_type.policy.timeout
         return self._unless_said(task_type) if timeout is msgspec.UNSET else timeout
 
@@ -63,7 +63,7 @@ class Timeouts:
         return self._asked(self._timeout_for, task_type.kind, None if provider is None else provider.name)
 
     def _asked(self, timeout_for: TimeoutFor, kind: str, provider: str | None) -> float | None:
-        """The user's function must not keep a task from running: what it gets wrong is said once."""
+        """Call the user's function. An error in it must not prevent tasks from running, and is logged once."""
         try:
             return check_timeout(timeout_for(kind, provider))
         except Exception as error:  # noqa: BLE001
@@ -77,19 +77,19 @@ class Timeouts:
 
 
 class Deadlines:
-    """Asks every attempt to end that is still armed when its time is over, and marks it as overdue if it runs on."""
+    """Asks each attempt to end at its deadline, and marks it as overdue if it still runs after that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, running: Mapping[int, Attempt], completer: Completer) -> None:
         self._loop = loop
         self._running = running
         self._completer = completer
         self._queues: dict[float | None, dict[Attempt, float]] = {}
-        """By timeout; in each, when the time of whom is over. A dictionary is in the order in which they came."""
+        """The deadline of each attempt, by timeout. A dictionary is sorted by insertion, and so by deadline."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._most_queues = SLACK
 
     def arm(self, attempt: Attempt) -> None:
-        """Its time begins now; whatever it had before is void."""
+        """Start the timeout of an attempt; an earlier one is void."""
         timeout = attempt.timeout
         if attempt.deadline is not None:
             self.disarm(attempt)
@@ -104,13 +104,13 @@ class Deadlines:
             self._timers[timeout] = self._loop.call_at(moment, self._look, timeout)
 
     def disarm(self, attempt: Attempt) -> None:
-        """It has ended in time."""
+        """Remove an attempt that has ended in time."""
         if attempt.deadline is not None:
             attempt.deadline = None
             del self._queues[attempt.timeout][attempt]
 
     def _look(self, timeout: float) -> None:
-        """The time of the first in this line may be over; it may also have ended long ago."""
+        """Check the first attempts of a queue: their deadlines may have come, or they may have ended."""
         del self._timers[timeout]
         queue, now = self._queues[timeout], self._loop.time()
         passed = [attempt for attempt, _ in takewhile(lambda entry: entry[1] <= now, queue.items())]
@@ -128,8 +128,8 @@ class Deadlines:
         attempt.ask_to_stop(Stop.TIMEOUT)
         if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
             return
-        # The slot stays taken until the body is really gone: freeing it here would let a second execution of the same
-        # task start beside the first. A coroutine gets a moment to end, a thread cannot even be made to.
+        # The slot stays taken until the task function has really ended: to free it here would let a second attempt of
+        # the task start beside the first. A coroutine gets a short time to end; a thread cannot be ended.
         self._loop.call_later(END_SECONDS if attempt.runs_in == "loop" else 0.0, self._mark_overdue, attempt)
 
     def _mark_overdue(self, attempt: Attempt) -> None:

@@ -1,9 +1,9 @@
-"""Bodies with middleware around them.
+"""Runs a task function inside its middleware.
 
-Promise: what the outermost returns or raises is what the body has returned or raised, wherever the body itself runs.
-The deadline and a cancel reach middleware as they reach a coroutine. A body that has begun is waited for, whatever
-middleware does meanwhile: its slot is its own until it has ended. One that middleware does not wait for is cancelled if
-it is a coroutine and killed if it is in a child; a thread ends when it ends.
+What the outermost middleware returns or raises counts as the result of the task function, wherever the function runs. A
+deadline or a cancellation reaches middleware as it reaches a coroutine. The chain waits for a task function that has
+started, whatever middleware does, because it holds the slot. If middleware returns early, a coroutine is cancelled and
+a child process is killed; a thread cannot be ended.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from synergon.node.attempts.deadlines import Deadlines
 from synergon.options.middleware_checks import CallNext
 
 End = tuple[Any, BaseException | None]
-"""What was returned, or what was raised."""
+"""The returned value, or the raised exception."""
 TaskFunction = Callable[[], Awaitable[End]]
 
 LAST_SECONDS: Final = 5.0
-"""How long middleware may take after a body that has come to its result although it was asked to yield, or to end."""
+"""How long middleware may take after a task function that has returned although it was asked to end."""
 
 
 class MiddlewareChain:
-    """One attempt's body in its middleware."""
+    """One task function with its middleware."""
 
     _function: TaskFunction
 
@@ -41,15 +41,15 @@ class MiddlewareChain:
         self._chain = attempt.task_type.around
         self._task = asyncio.current_task()
         self._inside: list[asyncio.Task[Any] | None] = []
-        """The tasks in which `call_next` is under way: middleware may well give it one of its own."""
+        """The asyncio tasks in which `call_next` runs: middleware may create one for it."""
         self._is_left = asyncio.Event()
         self._is_over = False
         self._last_moment: asyncio.TimerHandle | None = None
         self.has_left_function = False
-        """Middleware came to its end while the body ran, which was made to end then."""
+        """Middleware returned while the task function ran, so the function was ended."""
 
     async def run(self, function: TaskFunction) -> End:
-        """Go in, run the body and come out again."""
+        """Run the middleware and, inside it, the task function."""
         self._function = function
         self._attempt.asyncio_task = self._task
         try:
@@ -74,7 +74,7 @@ class MiddlewareChain:
             self._is_over = True
 
     async def _leave_nothing_behind(self) -> None:
-        """What middleware does not wait for any more is made to end, and waited for: the slot is the body's."""
+        """End a task function for which middleware no longer waits, and wait for it, because it holds the slot."""
         if not self._inside:
             return
         self.has_left_function = True
@@ -82,7 +82,7 @@ class MiddlewareChain:
         while self._inside:
             try:
                 await self._is_left.wait()
-            except asyncio.CancelledError:  # the deadline or a cancel; the body has its own way to hear of it
+            except asyncio.CancelledError:  # the deadline or a cancellation, which reaches the task function separately
                 self._end_what_is_inside()
 
     def _end_what_is_inside(self) -> None:
@@ -126,7 +126,7 @@ class MiddlewareChain:
 
     async def _run_function(self) -> Any:
         attempt = self._attempt
-        if attempt.stop is not None:  # asked to end where that could not be done
+        if attempt.stop is not None:  # asked to end at a point where it could not be cancelled
             raise asyncio.CancelledError
         try:
             value, error = await (self._function() if attempt.runs_in == "loop" else self._until_it_ends())
@@ -139,8 +139,8 @@ class MiddlewareChain:
         return value
 
     def _come_out_soon(self) -> None:
-        """Whoever was asked to end where that could not be done ends here, unless it has come to a result that counts:
-        what is left to do about that has a little time."""
+        """End middleware that was asked to end while it could not be cancelled. After a task function with a valid
+        result it gets a little more time."""
         attempt = self._attempt
         if attempt.has_seen_stop or attempt.stop in (Stop.CANCEL, Stop.TIMEOUT, Stop.LEASE_LOST):
             raise asyncio.CancelledError
@@ -148,7 +148,8 @@ class MiddlewareChain:
             self._last_moment = asyncio.get_running_loop().call_later(LAST_SECONDS, self._task.cancel)
 
     async def _until_it_ends(self) -> End:
-        """A thread cannot be made to end, and a child is ended by other means."""
+        """Wait until the task function has ended: a thread cannot be ended, and a child process is ended by its
+        pool."""
         self._attempt.asyncio_task = None
         doing, cancelled = asyncio.ensure_future(self._begin()), None
         while not doing.done():
@@ -167,7 +168,7 @@ class MiddlewareChain:
 
 
 class ChildFunctionEnded(Exception):
-    """Raised by `call_next` where the body in a child process came to anything but a result."""
+    """Raised by `call_next` if a task function in a child process ended without a result."""
 
     def __init__(self, outcome: Outcome) -> None:
         error = outcome.error if isinstance(outcome, Failed | Retrying | Crashed) else None
@@ -176,7 +177,7 @@ class ChildFunctionEnded(Exception):
 
 
 def _value_of(attempt: Attempt, outcome: Succeeded) -> Any:
-    """In the type of the body's annotation, if it fits that."""
+    """Convert a result to the return type of the task function, if it matches."""
     result = outcome.result or b"null"
     try:
         return attempt.task_type.signature.decode_result(result)
@@ -191,8 +192,8 @@ async def wrap_child(
     deadlines: Deadlines,
     judge: Callable[[Any, BaseException | None], Outcome],
 ) -> Outcome:
-    """The same for a body in a child, of which only the outcome comes here. The deadline of the body is its own; what
-    is before it and what is after it have as much time each."""
+    """Run middleware around a task function in a child process; only the function's outcome arrives here. The function
+    has its own deadline; the middleware before and after it gets the full timeout each."""
     ended: list[tuple[Outcome, Any, ChildFunctionEnded | None]] = []
 
     async def function() -> End:

@@ -1,4 +1,4 @@
-"""What an attempt comes to: from what the body did, or was made to do, to an Outcome, and to what the store is told."""
+"""Builds outcomes: from the result, error or stop of a task function to the fenced outcome that the store receives."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
 
 SPARED_SECONDS: Final = 60.0
-"""For how long a task that has yielded need not yield again."""
+"""For how long a task that has yielded is protected from preemption."""
 
 
 def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a body that ended because it was asked to."""
+    """The outcome of an attempt that ended because it was asked to."""
     match attempt.stop:
         case Stop.TIMEOUT:
             error = ErrorRecord(
@@ -57,7 +57,7 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
 
 
 def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a body that raised."""
+    """The outcome of a task function that raised."""
     control = find_control(error)
     attempt.is_own_fault = control is not None or isinstance(error, PayloadError)
     match control:
@@ -74,17 +74,18 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
 
 
 def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a body that failed elsewhere, where its error was described."""
+    """The outcome of a task function that failed in a child process, which described the error."""
     return _failure(attempt, error, chance)
 
 
 def of_payload_record(error: ErrorRecord) -> Outcome:
-    """The same for a payload that was looked at elsewhere."""
+    """The outcome of a payload that a child process could not decode."""
     return Failed(reason=Reason.ERROR, error=error)
 
 
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """A payload that does not fit will not fit next time either."""
+    """The outcome of a payload that does not match the task function: it fails at once, because a retry would fail
+    too."""
     attempt.is_own_fault = True
     return of_payload_record(describe(error, attempt.claim.attempts, node_id))
 
@@ -110,7 +111,8 @@ def _clamped(pause_seconds: float) -> int:
 
 
 def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> tuple[float, ErrorRecord]:
-    """The policy's pause. A `wait` function is user code: what it raises is recorded, and must not lose the outcome."""
+    """The policy's delay before a retry. If the user's `wait` function raises, that is recorded and a default is
+    used."""
     try:
         return attempt.retry.delay(attempt.claim.attempts, chance), error
     except Exception as wrong:  # noqa: BLE001
@@ -123,13 +125,13 @@ def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) ->
 
 
 def find_control(error: BaseException) -> Control | None:
-    """The control exception that was raised, also if it is the cause of another or in a group."""
+    """The control exception that was raised, even as the cause of another exception or inside a group."""
     return next(_controls(error), None)
 
 
 def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iterator[Control]:
     seen = set() if seen is None else seen
-    while error is not None and id(error) not in seen:  # causes can go round in a circle
+    while error is not None and id(error) not in seen:  # the causes of exceptions may form a cycle
         seen.add(id(error))
         if isinstance(error, Control):
             yield error
@@ -140,7 +142,7 @@ def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iter
 
 
 def _of_function(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the body on: how the engine got there helps nobody."""
+    """The traceback from the task function on, without the frames of the engine."""
     inner = trace
     while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _ENGINE:
         inner = inner.tb_next
@@ -148,11 +150,11 @@ def _of_function(trace: TracebackType | None) -> TracebackType | None:
 
 
 def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
-    """The error as a record that people can read."""
+    """The error as a record for people."""
     text = "".join(traceback.format_exception(type(error), error, _of_function(error.__traceback__)))
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  a __str__ that raises is the body's, too
+    except Exception:  # noqa: BLE001  the exception's own __str__ may raise
         message = "(the error could not be printed)"
     return ErrorRecord(
         attempt=attempt,
@@ -163,11 +165,11 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
     )
 
 
-# ------------------------------------------------------------ what the store is told
+# ------------------------------------------------------------ fenced outcomes
 
 
 def handed_back(claim: Claim) -> FencedOutcome:
-    """The node gives it back, whatever became of its body."""
+    """The outcome of a task that the node hands back, whatever its function did."""
     return FencedOutcome(
         id=claim.id,
         claim_no=claim.claim_no,
@@ -179,7 +181,7 @@ def handed_back(claim: Claim) -> FencedOutcome:
 
 
 def fenced_outcome(attempt: Attempt, outcome: Outcome) -> FencedOutcome:
-    """Addressed by the attempt's fence."""
+    """The outcome with the attempt's fence."""
     claim = attempt.claim
     if not attempt.task_type.is_limited and claim.group_id is None:
         return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
@@ -199,11 +201,11 @@ def fenced_outcome(attempt: Attempt, outcome: Outcome) -> FencedOutcome:
 
 
 def _is_server_well(attempt: Attempt, outcome: Outcome) -> bool | None:
-    """What an outcome says of the server; None: nothing."""
+    """Whether the outcome shows a healthy server; None if it shows nothing."""
     match outcome:
         case Succeeded():
             return True
         case Failed() | Retrying():
             return None if attempt.is_own_fault else False
-        case _:  # a crash is our process's, everything else the task's
+        case _:  # a crash is a failure of this process, anything else one of the task
             return None

@@ -1,7 +1,7 @@
-"""Runs one attempt: arguments in, deadline armed, body, outcome out.
+"""The runner: runs one attempt, from its claim to its outcome.
 
-Promise: every claim that is given to `run` leads to exactly one settlement, and its slot is given back only when the
-body has really ended.
+Every claim that is passed to `run` leads to exactly one outcome. Its slot is released only when the task function has
+really ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
-    """Have it done whatever happens to this task: a cancel that the body left behind must not keep it from its end."""
+    """Finish this coroutine even if the asyncio task is cancelled: a late cancellation must not prevent the outcome."""
     doing = asyncio.ensure_future(work)
     while not doing.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -54,15 +54,15 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def _slot_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
-    """Where a body runs whose call says this. A producer that does not have the function could not tell the loop from a
-    thread; but a child process, which the claim has counted, it could."""
+    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. A producer
+    without the function cannot tell the first two apart, but it knows a child process, which the claim has counted."""
     if said == "process":
         return said
     return "loop" if task_type.is_coroutine else "thread"
 
 
 class Runner:
-    """Runs attempts, and knows which are running."""
+    """Runs attempts, and knows which ones are running."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class Runner:
         )
         self.running = running
         self.is_idle = asyncio.Event()
-        """Set while nothing runs."""
+        """Set while no attempt runs."""
         self.is_idle.set()
         self.admitted = 0
-        """How many it has ever taken on."""
+        """How many attempts have been admitted since the node exists."""
         self.node_id = ""
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
@@ -129,14 +129,14 @@ class Runner:
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
-        """From a claim to its settlement."""
+        """Run a claim to its outcome."""
         claim = attempt.claim
         outcome: Outcome | None
         try:
             outcome = await self._execute(attempt)
             if attempt.transaction is not None:
                 outcome = await _uninterrupted(self._close_transaction(attempt, outcome))
-        except Exception as error:  # noqa: BLE001  not the body's fault, but its claim must not be lost with it
+        except Exception as error:  # noqa: BLE001  an error of the engine must not lose the claim
             outcome = outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
         self.running.pop(claim.id, None)
         if not self.running:
@@ -152,42 +152,41 @@ class Runner:
         self._signals.capacity_freed()
 
     def announce_stop(self) -> None:
-        """The node was told to stop. Safe from any thread and from a signal handler."""
+        """Note that the node was told to stop. Safe from any thread and from a signal handler."""
         self._child_attempts.is_stopping = True
 
     def stop_all(self, why: Stop) -> None:
-        """Ask every running body to end; one that is uninterruptible and has begun does not end because the node wants
-        to."""
+        """Ask every running attempt to end, except uninterruptible ones that have started, if the node stops."""
         for attempt in list(self.running.values()):
             if why is not Stop.SHUTDOWN or not attempt.is_undisturbed:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:
-        """The same for those that are claimed and whose bodies have not begun: they wait for room, for a child process
-        or for their turn on the loop."""
+        """Ask attempts to end whose task functions have not started: they wait for capacity, for a child process or for
+        the event loop."""
         for attempt in list(self.running.values()):
             if not attempt.has_begun:
                 attempt.ask_to_stop(why)
 
     def stop_one(self, task_id: int, why: Stop) -> None:
-        """Ask one running body to end."""
+        """Ask one running attempt to end."""
         attempt = self.running.get(task_id)
         if attempt is not None:
             attempt.ask_to_stop(why)
 
-    # ------------------------------------------------------------ before
+    # ------------------------------------------------------------ before the task function
 
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = Attempt(claim, self._kinds[claim.kind])
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
-        if claim.requirements:  # the store has weighed it by the same text
+        if claim.requirements:  # the claim has used these requirements
             attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
         if attempt.task_type.is_limited:
             self._assign_key(attempt)
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
-            except (msgspec.MsgspecError, ValueError) as error:  # its neighbours of the same claim can run
+            except (msgspec.MsgspecError, ValueError) as error:  # the other tasks of the claim can run
                 attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
         if claim.protected_for:
             attempt.protected_until = self._clock.monotonic() + claim.protected_for / 1_000_000
@@ -203,7 +202,7 @@ class Runner:
             attempt.server = Server(claim.server, provider, claim.slot or 0, labels)
         if task_type.key_template is None or claim.limit_key is not None:
             return
-        try:  # whoever enqueued it did not have the function, and could not know its line
+        try:  # a producer without the task function could not compute the limit key
             attempt.limit_key = task_type.key_template.key(task_type.signature.decode(claim.payload))
         except PayloadError as error:
             attempt.misfit = error
@@ -217,7 +216,7 @@ class Runner:
             attempt.runs_in = _slot_of(attempt.task_type, overrides.runs_in)
 
     def _isolate(self, attempt: Attempt) -> None:
-        """A process died under this task before; alone in a child it cannot take neighbours with it."""
+        """Run a suspect task alone in a child process, so that a crash affects no other task."""
         reason = self._child_attempts.why_not_in_child(attempt.task_type)
         if reason is None:
             attempt.is_isolated = attempt.runs_in != "process"
@@ -230,13 +229,13 @@ class Runner:
                 reason,
             )
 
-    # ------------------------------------------------------------ the body
+    # ------------------------------------------------------------ the task function
 
     async def _execute(self, attempt: Attempt) -> Outcome:
         is_given_up = (
             attempt.capacity_wait is not None and attempt.stop is None and not await self._gets_capacity(attempt)
         )
-        if attempt.stop is not None:  # asked to end before it began
+        if attempt.stop is not None:  # asked to end before it started
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if is_given_up:
             return HandedBack()
@@ -256,7 +255,7 @@ class Runner:
             self._deadlines.disarm(attempt)
 
     async def _gets_capacity(self, attempt: Attempt) -> bool:
-        attempt.asyncio_task = asyncio.current_task()  # while it waits, a cancel ends the waiting
+        attempt.asyncio_task = asyncio.current_task()  # so that a cancellation ends the wait
         try:
             return await self._preemption.wait_for_capacity(attempt)
         except asyncio.CancelledError:
@@ -302,7 +301,7 @@ class Runner:
             if not self._loop.is_running():  # it is being torn down
                 raise
             return None, error
-        except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+        except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
             return None, error
         finally:
             attempt.asyncio_task = None
@@ -313,7 +312,7 @@ class Runner:
         def run_function() -> tuple[Any, BaseException | None]:
             try:
                 return attempt.task_type.function(*positional, **arguments), None
-            except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
+            except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
                 return None, error
 
         pair: tuple[Any, BaseException | None] = await self._executor.run_in_thread(
@@ -334,11 +333,11 @@ class Runner:
 
     @staticmethod
     def _ended_so(attempt: Attempt, error: BaseException | None) -> bool:
-        """Whether what it was asked to end for is its outcome. Where the node stops or has better to do, and the body
-        ended because of that, what it returned is not a result."""
+        """Whether the reason to stop is the outcome. If the task function ended because the node stops or preempts it,
+        its return value is not a result."""
         return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
 
-    # ------------------------------------------------------------ after
+    # ------------------------------------------------------------ after the task function
 
     def _note_failing(self, attempt: Attempt, outcome: Outcome) -> None:
         if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
@@ -346,7 +345,7 @@ class Runner:
         self._log(attempt, outcome)
 
     def _log(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A failed attempt is worth a line."""
+        """Log a failed attempt."""
         match outcome:
             case Retrying(error=error, delay=delay):
                 then = f"runs again in {delay / 1_000_000:.3g} s"
@@ -370,7 +369,8 @@ class Runner:
         )
 
     async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-        """Commit the body's own writes with its success, or undo them. None: it is settled already."""
+        """Commit the writes of the task function with its success, or roll them back. None if the outcome is
+        applied."""
         transaction = attempt.transaction
         assert transaction is not None
         if transaction.opened is None or not isinstance(outcome, Succeeded):
@@ -379,7 +379,7 @@ class Runner:
         fenced = outcomes.fenced_outcome(attempt, outcome)
         try:
             verdict = await transaction.finish(fenced)
-        except Contention as error:  # nobody's fault, and the winner is done: this one runs again, at no cost
+        except Contention as error:  # the other transaction has committed: this one runs again, without a charge
             self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
             return HandedBack()
         except StoreError as error:
@@ -387,4 +387,4 @@ class Runner:
         if verdict.state is State.SUCCEEDED:
             self._completer.announce_now(fenced, verdict)
             return None
-        return outcome if verdict.state is None else Cancelled()  # nothing is kept of it, and it takes the usual way
+        return outcome if verdict.state is None else Cancelled()  # rolled back; the completer writes it

@@ -1,9 +1,9 @@
 """Slots: asyncio tasks that run one attempt after another.
 
-Making an asyncio task costs more than everything else a short body needs, so slots are kept. A slot is reused only
-while the body before left it clean: one that was cancelled, whose context variables changed, or whose task somebody
-still holds, is replaced, so a body always starts as if it were alone. A slot that finds more work waiting starts others
-before it goes on, so bodies that wait do so beside each other.
+To create an asyncio task costs more than all else that a short task function needs, so slots are reused. A slot is
+reused only if the last attempt left it clean: one that was cancelled, whose context variables changed, or to whose
+asyncio task a reference remains, is replaced. So a task function always starts as if it were alone. A slot that finds
+more attempts waiting starts other slots first, so that task functions that await run concurrently.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.runner import Runner
 
 STARTING: Final = 2
-"""How many slots may be on their way at once; each that arrives starts as many again, so they double."""
+"""How many slots are started at once; each of them starts as many again, so that their number doubles."""
 
 BURST_SECONDS: Final = 0.005
-"""How long bodies that never wait may keep the loop before others get a turn."""
+"""How long task functions that never await may block the event loop before other asyncio tasks run."""
 
 
 class Slots:
-    """Has the runner run every attempt that is submitted, in order, with no limit of its own: admission has set it."""
+    """Runs every submitted attempt, in order, without a limit of its own: admission has limited them."""
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner = runner
@@ -39,12 +39,12 @@ class Slots:
         self._starting = 0
 
     def submit(self, attempts: Iterable[Attempt]) -> None:
-        """Run these as soon as the loop gets to it."""
+        """Run these attempts as soon as possible."""
         self._pending.extend(attempts)
         self._start_more()
 
     async def close(self) -> None:
-        """End the idle slots; nothing may be running or waiting any more."""
+        """End the idle slots. No attempt may be running or waiting."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -64,7 +64,7 @@ class Slots:
     def _next_idle(self) -> asyncio.Future[None] | None:
         while self._idle:
             waiter = self._idle.pop()
-            if not waiter.done():  # it is, if somebody has cancelled the slot's task
+            if not waiter.done():  # it is done if the slot's asyncio task was cancelled
                 return waiter
         return None
 
@@ -80,7 +80,7 @@ class Slots:
                 await waiter
 
     async def _work_off(self, pristine: object) -> bool:
-        """Run what waits until nothing does; False if a body left this slot unfit for another."""
+        """Run the waiting attempts. False if an attempt left this slot unfit for another."""
         task = asyncio.current_task()
         assert task is not None
         began = self._monotonic()
@@ -90,7 +90,7 @@ class Slots:
                 self._start_more()
             holders = getrefcount(task)
             await self._runner.run(attempt)
-            # Somebody who still holds the task, a timer that was left behind, could cancel the next body with it.
+            # A remaining reference to the asyncio task, for instance in a timer, could cancel the next attempt.
             if task.cancelling() or getrefcount(task) > holders or copy_context() != pristine:
                 self._start_more()
                 return False

@@ -1,4 +1,4 @@
-"""The transaction of a body in this process."""
+"""The transaction of a task function in this process (`ctx.transaction()`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synergon.stores.base import TaskTransaction
 
 
 class NodeTaskTransaction(OpenTransaction):
-    """Opened at the first `with`, ended by the runner when the body has ended."""
+    """Opened at the first `with`, ended by the runner when the task function has ended."""
 
     def __init__(self, node: Services) -> None:
         self._node = node
@@ -28,23 +28,23 @@ class NodeTaskTransaction(OpenTransaction):
         return self.opened.blocking_connection
 
     def __exit__(self, *_: object) -> None:
-        """Committed or rolled back at the end of the body."""
+        """Nothing to do: the runner commits or rolls back after the task function."""
 
     async def __aenter__(self) -> Any:
-        async with self._opening:  # two at once in one body would wait for each other
+        async with self._opening:  # two concurrent calls in one task function would block each other
             if self.opened is None:
                 self.opened = await self._node.begin()
         return self.opened.connection
 
     async def __aexit__(self, *_: object) -> None:
-        """Committed or rolled back at the end of the body."""
+        """Nothing to do: the runner commits or rolls back after the task function."""
 
     async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Commit everything together."""
+        """Commit the writes together with the outcome."""
         assert self.opened is not None
         return await self.opened.finish(fenced)
 
     async def rollback(self) -> None:
-        """Undo what the body wrote."""
+        """Undo the writes of the task function."""
         if self.opened is not None:
             await self.opened.rollback()

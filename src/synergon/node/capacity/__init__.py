@@ -1,1 +1,1 @@
-"""Capacity features that a plain task never meets: reservation, preemption, acceptance."""
+"""Capacity features that plain tasks do not use: reservation, preemption, acceptance (`can_accept`)."""

@@ -1,7 +1,8 @@
-"""Kinds with `can_accept`: looked at first, asked about, then claimed by id. What is refused here is left to others.
+"""Kinds with `can_accept`: the node reads candidates, asks the function about each, and claims the accepted ones by id.
+It leaves rejected tasks to other nodes.
 
-None of it happens on the scheduler: a kind that has to be asked leaves its set of kinds, and comes back when something
-of it was accepted. For other kinds it costs nothing.
+The scheduler never waits for this: a kind that must be asked about leaves its set of dirty kinds, and returns when a
+task was accepted. Other kinds have no cost from it.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ NONE: Final[Mapping[str, AcceptancePoll]] = {}
 
 
 class Acceptance:
-    """Stands between the scheduler and its claims."""
+    """Filters the scheduler's claims of kinds with `can_accept`."""
 
     def __init__(self, inquiries: Mapping[str, AcceptancePoll] = NONE) -> None:
         self._inquiries = inquiries
-        """By kind."""
+        """The poll of each kind with `can_accept`."""
         self.is_needed = bool(inquiries)
         """Whether any kind of this node has `can_accept`."""
         self._offered: dict[str, tuple[int, ...]] = {}
-        """What of each kind was accepted when the last request was made."""
+        """The accepted tasks of each kind when the last request was made."""
 
     @property
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What has to be done over and over, by a name for each."""
+        """The step function of each poll, by name, which a duty calls repeatedly."""
         return {f"acceptance of {kind}": inquiry.step for kind, inquiry in self._inquiries.items()}
 
     def note_news(self, kinds: Collection[str]) -> None:
-        """There may be new candidates of these kinds."""
+        """Note that there may be new candidates of these kinds."""
         for kind, inquiry in self._inquiries.items():
             if kind in kinds:
                 inquiry.note_news()
 
     def begin(self, kinds: Collection[str]) -> set[str]:
-        """Those of the kinds that have to be asked about before they can be claimed; it is done from now on."""
+        """The kinds of this list that must be asked about before they can be claimed. Their polls start now."""
         return {kind for kind, inquiry in self._inquiries.items() if kind in kinds and inquiry.begin()}
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:
-        """The same request, for nothing but what was accepted."""
+        """The request, reduced to the accepted tasks."""
         self._offered = {kind: inquiry.offers() for kind, inquiry in self._inquiries.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 
@@ -67,9 +68,9 @@ class Acceptance:
         return msgspec.structs.replace(kind_request, only=only)
 
     def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
-        """What the claim took; the kinds of which it may be worth to look at more. Of the `leftover` ones there may be
-        more than there was room for."""
-        # A claim that begins to keep room looks at nothing behind that task; one that goes on to do so looks at all.
+        """Record what the claim took. Returns the kinds for which another claim is worthwhile. Kinds in `leftover` may
+        have more ready tasks than there was capacity for."""
+        # A claim that makes a new reservation reads no later task; one that renews a reservation reads all.
         was_cut_short = claims.reserved is not None and claims.reserved.id != request.reserved_task
         return {
             kind_request.kind
@@ -84,25 +85,25 @@ class Acceptance:
         }
 
     async def ask_now(self) -> None:
-        """Ask about all there is room for, and return when that is done."""
+        """Ask about as many candidates as there is capacity for. Returns when that is done."""
         for inquiry in self._inquiries.values():
             inquiry.start_over()
             await inquiry.go_through()
 
     def is_rejected(self, kind: str, task_id: int) -> bool:
-        """Whether this node has said no to the task, and still means it."""
+        """Whether this node has rejected the task, and the answer still holds."""
         return kind in self._inquiries and self._inquiries[kind].is_rejected(task_id)
 
     def rejected_for(self, kind: str, task_id: int) -> float | None:
-        """For how many seconds this node still says no to the task; None: it does not."""
+        """For how many more seconds this node rejects the task; None if it does not."""
         return self._inquiries[kind].rejected_for(task_id) if kind in self._inquiries else None
 
     def is_accepted(self, kind: str, task_id: int) -> bool:
-        """Whether the next claim may take the task: it need not be asked about, or was, and is accepted."""
+        """Whether the next claim may take the task: its kind has no `can_accept`, or the task was accepted."""
         return kind not in self._inquiries or task_id in self._inquiries[kind].offers()
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Stop asking."""
         for inquiry in self._inquiries.values():
             inquiry.close()
 
@@ -116,7 +117,7 @@ def acceptance_polls(
     callbacks: Callbacks,
     signals: Signals,
 ) -> dict[str, AcceptancePoll]:
-    """One for each kind with `can_accept`."""
+    """A poll for each kind with `can_accept`."""
     return {
         kind: AcceptancePoll(task_type, store, admission, clock, logger, callbacks, signals)
         for kind, task_type in kinds.items()

@@ -1,9 +1,9 @@
-"""One kind that wants to be asked: which of its ready tasks this node takes.
+"""The poll of one kind with `can_accept`: decides which of its ready tasks this node takes.
 
-Promise: every candidate is seen, however many are refused in front of it, and none is asked about twice while a verdict
-holds. One question at a time. What raises, takes too long or answers nonsense has refused, and is reported; nothing
-waits for it but the kind itself, and that for no longer than the answer may take and once more. While a call will not
-end, its kind is refused without being asked about.
+Every candidate is read, however many before it were rejected, and none is asked about twice while its answer holds. One
+call of the function runs at a time. A call that raises, exceeds its timeout or returns an invalid answer counts as a
+rejection and is logged. Only this kind waits for it, for at most twice the timeout. While a late call has not ended,
+all candidates of the kind are rejected without being asked about.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from synergon.stores.base import Store
 from synergon.task import AnyTask
 
 PAGE: Final = 100
-"""How many candidates a function is shown at once."""
+"""How many candidates are read at once."""
 LONGEST_PAGE: Final = 1000
-"""How many are looked at together where all of them were refused before."""
+"""How many candidates are read at once where all of them were rejected before."""
 FEW: Final = 10
-"""How many are looked at first where there may be something new, and mostly is not."""
+"""How many candidates are read first where new ones are possible but unlikely."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was said of a task, and until when that holds, by the monotonic clock."""
+    """The answer for a task, and until when it holds by the monotonic clock."""
 
     is_accepted: bool
     until: float
 
 
 class AcceptancePoll:
-    """Looks through the candidates of one kind whenever there is news, and goes on behind those that it has tried. The
-    scheduler says when (`begin`), and what became of what was accepted (`tried`)."""
+    """Reads the candidates of one kind when there may be new ones, and continues after those that it has read. The
+    scheduler starts it (`begin`) and reports which accepted tasks were claimed (`tried`)."""
 
     def __init__(
         self,
@@ -70,43 +70,43 @@ class AcceptancePoll:
         self._admission = admission
         self._signals = signals
         self._verdicts: dict[int, Answer] = {}
-        """Oldest first."""
+        """The answers by task, oldest first."""
         self._accepted: dict[int, float] = {}
-        """Candidates to be claimed next, and until when they may be."""
+        """Accepted candidates that are to be claimed, and until when their answers hold."""
         self._walk = CandidateCursor(clock.monotonic())
         self._is_at_end = False
         self._has_news = True
         self._must_start_over = True
-        """Those that were seen have to be looked at again, not only what is new."""
+        """All candidates must be read again, not only new ones."""
         self._is_any_unfit = False
         self._has_passed_over = False
-        """The last news was looked for only where something new may stand."""
+        """After the last news, only positions were read where new candidates are likely."""
         self._has_complained = False
         self._wanted = asyncio.Event()
         self._lingering: asyncio.Task[Any] | None = None
         self._thread_is_gone = asyncio.Event()
         self._thread_is_gone.set()
         self._may_wait = False
-        """Nobody has waited yet for the call that is late."""
+        """The poll has not yet waited for the late call."""
         self._expiry: asyncio.TimerHandle | None = None
 
     def _capacity(self) -> int:
-        """How many tasks of the kind could start now."""
+        """How many tasks of the kind can start now."""
         return self._admission.free_count(self._task_type.kind) if self._admission.is_open else 0
 
-    # ------------------------------------------------------------ what the scheduler says and asks
+    # ------------------------------------------------------------ calls of the scheduler
 
     def note_news(self) -> None:
-        """There may be candidates that were not there before, anywhere in the order."""
+        """Note that there may be new candidates, anywhere in claim order."""
         self._has_news = True
 
     def start_over(self) -> None:
-        """Those that were seen are to be looked at again at once."""
+        """Read all candidates again, at once."""
         self._has_news = self._must_start_over = True
 
     def begin(self) -> bool:
-        """Whether candidates have to be looked for before there is anything to claim; then that is done now, and told
-        when it is (`Signals.accepted`)."""
+        """Whether candidates must be read before there is anything to claim. If so, the poll starts now and reports its
+        end by `Signals.accepted`."""
         if self.offers() or self._capacity() <= 0:
             return False
         if self._has_news or self._is_any_unfit or not self._is_at_end:
@@ -114,7 +114,7 @@ class AcceptancePoll:
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that have not been tried yet."""
+        """The accepted candidates that no claim has tried yet."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
@@ -122,10 +122,10 @@ class AcceptancePoll:
         return tuple(self._accepted)
 
     def tried(self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
-        """A claim was offered these and has taken those; whether there is reason for another one.
+        """Record that a claim was offered these tasks and has taken those. Returns whether another claim is worthwhile.
 
-        `was_enough`: there was room for more than it took. Then the others have gone elsewhere, or do not fit, and must
-        not stand in the way of those behind them; they are met again if they are still there at the next news.
+        `was_enough` says that the claim had capacity for more than it took. Then the others run elsewhere or do not
+        fit, and must not block the tasks after them. If they are still ready, the next poll finds them again.
         """
         for task_id in offered if was_enough else taken:
             self._accepted.pop(task_id, None)
@@ -133,19 +133,19 @@ class AcceptancePoll:
         return bool(self._accepted) or self._has_news or not self._is_at_end
 
     def is_rejected(self, task_id: int) -> bool:
-        """Whether this node has refused the task, as far as that still holds."""
+        """Whether this node has rejected the task, and the answer still holds."""
         return self.rejected_for(task_id) is not None
 
     def rejected_for(self, task_id: int) -> float | None:
-        """For how many seconds a refusal of the task still holds; None: it is not refused."""
+        """For how many more seconds a rejection of the task holds; None if it is not rejected."""
         verdict = self._verdicts.get(task_id)
         left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
         return left if left > 0 else None
 
-    # ------------------------------------------------------------ looking through the candidates
+    # ------------------------------------------------------------ reading candidates
 
     async def step(self) -> None:
-        """Wait until it is wanted, and look for as many as there is room for."""
+        """Wait until the scheduler starts the poll, then ask about as many candidates as there is capacity for."""
         await self._wanted.wait()
         self._wanted.clear()
         try:
@@ -158,7 +158,7 @@ class AcceptancePoll:
             self._signals.accepted(self._task_type.kind)
 
     async def go_through(self) -> None:
-        """Look until there are enough, or no more: at what is new first, and then behind all that was seen."""
+        """Read until enough candidates are accepted, or none are left: new ones first, then those after the cursor."""
         began_at = self._clock.monotonic()
         self._has_complained = False
         self._forget_expired()
@@ -179,7 +179,7 @@ class AcceptancePoll:
         return len(self._accepted) < self._capacity()
 
     async def _take_up_news(self, now: float) -> None:
-        """From the front, if there is reason to or it costs little; else only where something new may stand."""
+        """Read from the first candidate if that is needed or cheap; otherwise only where new candidates are likely."""
         is_from_the_front = self._must_start_over or self._is_any_unfit or self._walk.next_at() <= now
         self._has_news = self._must_start_over = self._is_any_unfit = self._is_at_end = False
         self._has_passed_over = not is_from_the_front
@@ -188,11 +188,11 @@ class AcceptancePoll:
             return
         for position in self._walk.gaps():
             if not await self._fill(position):
-                self.start_over()  # the rest of them when there is room again
+                self.start_over()  # the others follow when there is capacity again
                 return
 
     async def _fill(self, position: Position | None) -> bool:
-        """Look at what stands behind the place and before those that were refused; whether that was all of it."""
+        """Read the candidates after a position and before rejected ones. Returns whether all of them were read."""
         limit = FEW
         while self._wants_more:
             page = await self._store.look(self._admission.look(self._task_type.kind, position, limit))
@@ -205,7 +205,8 @@ class AcceptancePoll:
         return False
 
     async def _judge(self, page: Sequence[TaskRecord]) -> bool:
-        """Accept those of the page that are to be; whether there was nothing to ask."""
+        """Accept candidates of the page, asking the function where there is no answer. Returns whether none had to be
+        asked about."""
         now = self._clock.monotonic()
         unknown: list[TaskRecord] = []
         for record in page:
@@ -235,8 +236,8 @@ class AcceptancePoll:
             del self._verdicts[oldest[0]]
 
     def _set_timer(self, taken_seconds: float) -> None:
-        """Those that were refused may be asked about again later, and those that were passed over are looked at.
-        Verdicts of one walk end together, so that there is one walk to renew them."""
+        """Set a timer for the moment at which rejected candidates may be asked about again and skipped ones are read.
+        Answers of one pass end together, so that one pass renews them."""
         self.close()
         rejections = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
         times = [until + taken_seconds for until in islice(rejections, 1)]
@@ -251,12 +252,12 @@ class AcceptancePoll:
         self._signals.accepted(self._task_type.kind)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
-    # ------------------------------------------------------------ the question
+    # ------------------------------------------------------------ calling the function
 
     async def _accepted_of(self, records: Sequence[TaskRecord]) -> set[int]:
         candidates: list[Candidate] = []
@@ -264,20 +265,20 @@ class AcceptancePoll:
         for record in records:
             try:
                 candidates.append(_candidate(record, self._task_type))
-            except PayloadError:  # nobody can judge it; where it runs it fails, and says why
+            except PayloadError:  # the function cannot judge it; its attempt fails and says why
                 misfits.add(record.id)
         if not candidates:
             return misfits
         try:
             return misfits | accepted_ids(await self._answer(candidates), candidates)
-        except Exception:  # noqa: BLE001  it is told with its traceback
+        except Exception:  # noqa: BLE001  it is logged with its traceback
             self._complain(len(candidates))
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
-        """What the function says within its time; nothing, as long as the call before has not really ended."""
+        """The answer of the function within its timeout; None while the previous call has not ended."""
         if not await self._is_free():
-            return ()  # that one was reported, and this is no other failure
+            return ()  # the late call was logged already
         self._may_wait = True
         self._lingering = call = self._callbacks.start(self._known_as, self._call(candidates))
         done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
@@ -287,8 +288,8 @@ class AcceptancePoll:
         return call.result()
 
     async def _is_free(self) -> bool:
-        """Whether no call goes on. One that is late may take as long again, once: nobody waits for one that may never
-        end, or a drain would not end either."""
+        """Whether no call is running. The poll waits once for a late call, for another timeout, and not again: the call
+        may never end, and a drain must."""
         if self._may_wait and self._is_called:
             self._may_wait = False
             with suppress(TimeoutError):
@@ -310,7 +311,7 @@ class AcceptancePoll:
         return await self._callbacks.call(self._known_as, decide, on_thread_end=self._thread_is_gone.set)
 
     def _complain(self, count: int) -> None:
-        """Once for each time that the candidates are looked through."""
+        """Log a failure, once for each pass through the candidates."""
         if self._has_complained:
             return
         self._has_complained = True

@@ -1,8 +1,8 @@
-"""How far the candidates of one kind were looked through, and where others may stand that were not there then.
+"""The cursor of a poll: how far the candidates of one kind were read, and where new ones may be.
 
-Promise: what is new is found with a few short looks, however many were refused before it. What comes back in the midst
-of those that were seen (a retry, a delay that is over, a queue that is resumed) is found by a walk from the front, and
-such walks are made as often as a tenth of the time allows.
+A few short queries find new candidates, however many rejected ones precede them. Candidates that return among those
+that were read (a retry, a due task, a resumed queue) are found by a pass from the first candidate; such passes take at
+most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Final
 from synergon.model.task_records import TaskRecord
 
 Position = tuple[int, int]
-"""A priority and an id: lower priorities stand behind higher ones, and larger ids behind smaller ones."""
+"""A priority and an id, in claim order: higher priorities first, then smaller ids."""
 
 SHORT_PASS: Final = 200
-"""So many candidates are looked through from the front each time: that is as quick as anything."""
+"""How many candidates are always read from the first one on, because that costs nearly nothing."""
 MOST_LEVELS: Final = 10
-"""Behind so many priorities new candidates are looked for; with more of them all are looked through."""
+"""Up to this number of priorities, new candidates are searched for each; with more, all candidates are read."""
 PASS_SHARE: Final = 0.1
-"""How much of its time a kind may spend on walks from the front, unless there is reason for one."""
+"""The share of time that a kind may spend on passes from the first candidate, unless one is required."""
 
 
 class CandidateCursor:
-    """One walk through the candidates, from the front as far as it came."""
+    """One pass through the candidates, from the first as far as it came."""
 
     def __init__(self, began_at: float) -> None:
         self.cursor: Position | None = None
-        """Behind this nothing was looked at yet."""
+        """The position of the last candidate that was read."""
         self._began_at = began_at
         self._spent_seconds = 0.0
         self._seen = 0
         self._levels: dict[int, int] = {}
-        """The largest id that was seen of each priority; a task that is new has a larger one."""
+        """The largest id that was read of each priority. A new task has a larger one."""
 
     def note(self, records: Sequence[TaskRecord], spent_seconds: float = 0.0) -> None:
-        """These were looked at, one behind the other."""
+        """Record that these consecutive candidates were read."""
         self._seen += len(records)
         self._spent_seconds += spent_seconds
         for record in records:
@@ -47,12 +47,12 @@ class CandidateCursor:
                 self.cursor = last
 
     def gaps(self) -> list[Position | None]:
-        """Behind each of these, before the next one that was seen, there may be new ones; behind the cursor too."""
+        """Positions after which new candidates may be, up to the next one that was read; the cursor included."""
         ends = sorted(self._levels.items(), reverse=True)
         return [None, *(end for end in ends if end != self.cursor)]
 
     def next_at(self) -> float:
-        """From when on the next walk from the front may begin, by the monotonic clock."""
+        """When the next pass from the first candidate may begin, by the monotonic clock."""
         if self._seen <= SHORT_PASS or len(self._levels) > MOST_LEVELS:
             return self._began_at
         return self._began_at + self._spent_seconds / PASS_SHARE

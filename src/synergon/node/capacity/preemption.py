@@ -1,9 +1,9 @@
-"""Room for urgent tasks: running work that may be preempted yields, the cheapest first.
+"""Preemption: running tasks that may be preempted yield to urgent tasks, the cheapest first.
 
-Promise: nobody is asked to yield before the urgent task is claimed, and no more are asked than it needs. It starts the
-moment that enough has really ended. Whoever yields goes back uncharged, keeps its place, and is spared for a while. If
-those who were asked do not yield in time, the urgent task goes back, nobody else is asked in their stead, and this node
-preempts nothing for its kind for a while: other nodes have their turn.
+No task is asked to yield before the urgent task is claimed, and no more are asked than it needs. The urgent task starts
+as soon as enough of them have ended. A task that yields is handed back without a charge, keeps its position, and is
+protected from preemption for a while. If tasks do not yield in time, the urgent task is handed back, no other task is
+asked instead, and this node preempts nothing for that kind for a while, so that other nodes can run it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from synergon.node.signals import Signals
 from synergon.task import AnyTask
 
 YIELD_SECONDS: Final = 5.0
-"""How long whoever was asked to yield may take."""
+"""How long a task that was asked to yield may take to end."""
 PAUSE_SECONDS: Final = 30.0
-"""For how long nothing is preempted for a kind after nobody has yielded to a task of it."""
+"""For how long nothing is preempted for a kind after running tasks did not yield to it."""
 
 
 class Preemption:
-    """Knows who would yield, and who waits for that."""
+    """Knows which tasks would yield, and which urgent tasks wait for that."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Preemption:
         signals: Signals,
     ) -> None:
         self.is_needed = any(task_type.policy.urgent for task_type in kinds.values())
-        """Whether the node has an urgent kind; without one nothing is ever preempted here."""
+        """Whether the node has an urgent kind. Without one, nothing is preempted here."""
         self._signals = signals
         self._ledger = ledger
         self._running = running
@@ -48,14 +48,14 @@ class Preemption:
         self._logger = logger
         self._waiting: list[Attempt] = []
         self._served: set[Attempt] = set()
-        """Those of them for whom enough was there, or was asked to yield."""
+        """The waiting tasks for which there was enough capacity, or enough tasks were asked to yield."""
         self._yielding: dict[Attempt, float] = {}
-        """Who was asked to yield, and until when that is expected to happen."""
+        """The attempts that were asked to yield, and until when they should have ended."""
         self._backoffs: dict[str, float] = {}
         self._returning: set[int] = set()
-        """Tasks that have yielded, and of which the store does not know yet that they are ready again."""
+        """Tasks that have yielded, until the store has made them ready again."""
 
-    # ------------------------------------------------------------ what an urgent task may count on
+    # ------------------------------------------------------------ capacity for urgent tasks
 
     def yielding(self, kind: str) -> Counter[str]:
         """What running tasks would yield to a task of this kind: slots, child processes, resources."""
@@ -63,15 +63,15 @@ class Preemption:
 
     @property
     def offered(self) -> Counter[str]:
-        """What they would yield to one whose kind does not rest."""
+        """What running tasks would yield to kinds whose preemption is not backed off."""
         return _sum(self._victims())
 
     def backoff_for(self, kind: str) -> float:
-        """For how many seconds nobody is asked to yield to this kind, because somebody did not; 0: it does not rest."""
+        """For how many more seconds no task is asked to yield to this kind; 0 without a back-off."""
         return max(self._backoffs.get(kind, 0.0) - self._clock.monotonic(), 0.0)
 
     def _victims(self) -> list[Attempt]:
-        """Those who would yield, the cheapest first: least work is lost with who began last."""
+        """The attempts that would yield, the cheapest first: those that began last lose the least work."""
         now = self._clock.monotonic()
         return [
             attempt
@@ -79,10 +79,10 @@ class Preemption:
             if attempt.task_type.policy.preemptible and attempt.stop is None and attempt.protected_until <= now
         ]
 
-    # ------------------------------------------------------------ a claim has come
+    # ------------------------------------------------------------ after a claim
 
     def admit(self, attempts: Iterable[Attempt]) -> None:
-        """Take room for these, or promise it to those for whom others have to yield, who are asked now."""
+        """Take capacity for these attempts. Where others have to yield first, promise it and ask them to yield."""
         is_any_waiting = False
         for attempt in attempts:
             if attempt.task_type.policy.urgent and not self._fits(attempt):
@@ -109,8 +109,8 @@ class Preemption:
         return free
 
     def _ask_for_waiting(self) -> None:
-        """Whoever would have yielded when the claim was asked for may not any more: then there is not enough for all
-        that wait, and those are served, in the order in which they came, for whom there is."""
+        """Ask attempts to yield to those that wait. Attempts that would have yielded when the claim was sent may have
+        ended since; if there is not enough for all, the waiting tasks are served in the order of their claims."""
         now = self._clock.monotonic()
         self._yielding = {attempt: until for attempt, until in self._yielding.items() if until > now}
         victims, served = self._victims(), list[Attempt]()
@@ -121,7 +121,7 @@ class Preemption:
         self._ask(chosen_victims(victims, self._lacking(served)))
 
     def _lacking(self, attempts: Iterable[Attempt]) -> Counter[str]:
-        """What these need and is neither there nor about to be."""
+        """What these attempts need beyond what is free or about to become free."""
         lacking = _sum(attempts)
         lacking.subtract(self._free())
         lacking.subtract(_sum(self._yielding))
@@ -137,14 +137,14 @@ class Preemption:
             self._yielding[attempt] = until
             attempt.ask_to_stop(Stop.PREEMPTED)
 
-    # ------------------------------------------------------------ back to their places
+    # ------------------------------------------------------------ handing back
 
     def returning(self, attempt: Attempt) -> None:
-        """It has yielded, and is being given back."""
+        """Note that an attempt has yielded and is being handed back."""
         self._returning.add(attempt.claim.id)
 
     def returned(self, ids: Collection[int]) -> None:
-        """The store knows what became of these."""
+        """Note that the store has applied the outcomes of these tasks."""
         if self._returning:
             self._returning.difference_update(ids)
             if not self._returning:
@@ -152,13 +152,14 @@ class Preemption:
 
     @property
     def is_anybody_returning(self) -> bool:
-        """Whether a claim would pass over somebody who keeps the place it had: then it has to wait a moment."""
+        """Whether a task that has yielded is not ready again yet. A claim then waits, so that it does not skip that
+        task."""
         return bool(self._returning)
 
-    # ------------------------------------------------------------ until there is room
+    # ------------------------------------------------------------ waiting for capacity
 
     async def wait_for_capacity(self, attempt: Attempt) -> bool:
-        """Return when there is room for it; False: nobody has yielded in time."""
+        """Return True when there is capacity for the attempt, False if others have not yielded in time."""
         assert attempt.capacity_wait is not None
         try:
             async with asyncio.timeout(YIELD_SECONDS):
@@ -174,7 +175,7 @@ class Preemption:
         self._backoffs[claim.kind] = self._clock.monotonic() + PAUSE_SECONDS
         asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._signals.capacity_freed)
         self._logger.warning(
-            "urgent task %d (%s) goes back: nobody has yielded to it within %g s",
+            "urgent task %d (%s) is handed back: running tasks did not yield to it within %g s",
             claim.id,
             claim.kind,
             YIELD_SECONDS,
@@ -182,7 +183,7 @@ class Preemption:
         )
 
     def release(self, attempt: Attempt) -> None:
-        """It has ended; who waits may start."""
+        """Release the capacity of an attempt that has ended, and start waiting ones."""
         claim = attempt.claim
         if attempt.capacity_wait is not None:
             self._waiting.remove(attempt)
@@ -197,8 +198,8 @@ class Preemption:
             self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """In the order in which they came; who comes later takes nothing that an earlier one still waits for, unless
-        nobody was asked to yield to that."""
+        """Start waiting attempts in the order of their claims. A later one takes no capacity for which an earlier one
+        waits, unless no task was asked to yield to the earlier one."""
         free = self._free()
         for attempt in list(self._waiting):
             share = _share(attempt)
@@ -219,7 +220,7 @@ class Preemption:
 
 
 def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[Attempt]:
-    """As few of them as give what is lacking, the cheapest first; none, if all together do not."""
+    """The fewest attempts that free what is lacking, the cheapest first; none if all together do not suffice."""
     chosen: list[Attempt] = []
     for attempt in victims:
         left = _beyond(lacking, chosen)
@@ -229,7 +230,7 @@ def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[A
             chosen.append(attempt)
     if _beyond(lacking, chosen):
         return []
-    for attempt in reversed(chosen):  # one that came late may have made earlier ones superfluous
+    for attempt in reversed(chosen):  # an attempt that was added late may make earlier ones unnecessary
         others = [other for other in chosen if other is not attempt]
         if not _beyond(lacking, others):
             chosen = others
@@ -243,7 +244,7 @@ def _beyond(lacking: Mapping[str, int], chosen: Iterable[Attempt]) -> Counter[st
 
 
 def _share(attempt: Attempt) -> Counter[str]:
-    """What it holds while it runs."""
+    """The capacity that the attempt holds while it runs."""
     share = Counter(attempt.cost)
     share[SLOT] = 1
     return share

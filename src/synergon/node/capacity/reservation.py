@@ -1,8 +1,8 @@
-"""Room that is kept for one old task that does not fit yet, so that small ones cannot starve it.
+"""The reservation of a node: capacity for one old task that does not fit yet, so that small tasks cannot starve it.
 
-The store decides which task it is, and writes it down with an expiry (`Claims.reserved`). The node then works out how
-much of what is free others must leave to it. By their deadlines it knows the moment by which enough of what runs will
-have ended; what is left over then is free for all, and whatever ends before that moment may use the rest, too.
+The store chooses the task and records the reservation with an expiry (`Claims.reserved`). The node computes how much of
+its free capacity must be held for it. From the deadlines of running attempts it knows when enough of them will have
+ended. Capacity beyond that is free for all, and tasks that end before that moment may use the held capacity, too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from synergon.node.claims.admission import Admission
 
 PATIENCE_SECONDS: Final = 3.0
-"""For how long a task that does not fit lets others pass before room is kept for it."""
+"""How long a task that does not fit must have waited before capacity is reserved for it."""
 
 END_SECONDS: Final = 1.0
-"""What a body may take to end after its deadline."""
+"""How long a task function may take to end after its deadline."""
 
 
 class Reservation:
-    """For which task this node keeps room, if it does, and what that means for the others."""
+    """The task for which this node has reserved capacity, if any, and what that means for other tasks."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Reservation:
         self.keep_for = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
-        """Set by the node: whether it refuses the reserved task (`can_accept`)."""
+        """Set by the node: whether `can_accept` rejects the reserved task."""
         self.patience_seconds = PATIENCE_SECONDS
         self.reserved: ReservedTask | None = None
         self.let_go: int | None = None
-        """A row may still say that this node keeps room for the task."""
+        """The task whose row may still name this node's reservation, which was dropped."""
 
     def honoured(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
-        """The same request, so that it leaves to the kept task what is its own; or says that it keeps room for it no
-        longer, if the node will not have it."""
+        """The request, extended by the reservation: with the capacity that is held for the reserved task; or with the
+        order to drop it, if `can_accept` rejects the task."""
         if self.is_letting_go:
             self.forget()
         reserved = self.reserved
@@ -82,7 +82,7 @@ class Reservation:
         ]
         if all(
             kind_request.kind != reserved.kind for kind_request in kind_requests
-        ):  # the store looks at it, and takes none
+        ):  # the store reads the reserved task, and takes none
             kind_requests.append(msgspec.structs.replace(admission.counted(reserved.kind), count=0))
         return msgspec.structs.replace(
             request,
@@ -93,13 +93,13 @@ class Reservation:
 
     @property
     def is_letting_go(self) -> bool:
-        """Whether the next request says that it keeps room no longer."""
+        """Whether the next request drops the reservation."""
         if self.reserved is None:
             return self.let_go is not None
         return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
-        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
         before, self.reserved = self.reserved, claims.reserved
         had_let_go, self.let_go = self.let_go is not None, None
         if self.reserved is not None and (before is None or before.id != self.reserved.id):
@@ -107,26 +107,27 @@ class Reservation:
         return had_let_go or before != self.reserved
 
     def forget(self) -> None:
-        """Keep room for nobody; the next request says so."""
+        """Drop the reservation; the next request tells the store."""
         if self.reserved is not None:
             self.let_go = self.reserved.id
         self.reserved = None
 
     def held(self, free: Mapping[str, int]) -> dict[str, int]:
-        """How much of what is free others must leave."""
+        """The part of the free capacity that is held for the reserved task."""
         return {} if self.reserved is None else self._prospect(self.reserved, free)[1]
 
     def brief(self, kind_requests: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
-        """Kinds whose tasks end before the kept one starts."""
+        """Kinds whose tasks end before the reserved task can start."""
         if self.reserved is None:
             return []
         moment, _ = self._prospect(self.reserved, free)
         return [kind_request.kind for kind_request in kind_requests if self._is_brief(kind_request, moment)]
 
-    # ------------------------------------------------------------ when it can start
+    # ------------------------------------------------------------ the start of the reserved task
 
     def _prospect(self, reserved: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
-        """By which moment it can start at the latest, and how much of what is free now must be left for that."""
+        """The latest moment at which the reserved task can start, and how much of the free capacity must be held for
+        that."""
         cost = reserved.requirements.cost
         released: Counter[str] = Counter()
         moment = self._loop.time()
@@ -136,7 +137,7 @@ class Reservation:
                 break
             moment = ends
             released.update({name: attempt.cost[name] for name in cost.keys() & attempt.cost.keys()})
-        if math.isinf(moment):  # nobody can say when; so all of it is put aside, bit by bit
+        if math.isinf(moment):  # the moment is unknown, so all free capacity is held
             return moment, dict(cost)
         return moment, {name: max(amount - released[name], 0) for name, amount in cost.items()}
 
@@ -148,8 +149,8 @@ class Reservation:
         if attempt.deadline is not None:
             return attempt.deadline + END_SECONDS
         if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
-            return math.inf  # it ends when it ends
-        return self._loop.time() + attempt.timeout + END_SECONDS  # it has not begun yet
+            return math.inf  # an attempt without a deadline
+        return self._loop.time() + attempt.timeout + END_SECONDS  # the task function has not started yet
 
     def _is_brief(self, kind_request: KindRequest, moment: float) -> bool:
         timeout = self._timeouts.of_kind(self._kinds[kind_request.kind])
@@ -159,8 +160,8 @@ class Reservation:
 
 
 def sparing_one(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
-    """What to ask for of the kind of a task that room is kept for, if so many more of it may run: one place is left to
-    that task."""
+    """The kind request of the reserved task's kind, with one task less, so that the reserved task can start within its
+    kind's limit."""
     if of_kind is None or kind_request.count < of_kind:
         return kind_request
     if of_kind > 1:

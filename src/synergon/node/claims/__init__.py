@@ -1,1 +1,1 @@
-"""Deciding what to claim: the scheduler, the claim request and the capacity ledger."""
+"""Claims: decides what a node claims. Scheduler, claim request and ledger of used capacity."""

@@ -1,4 +1,4 @@
-"""How many tasks of each kind may start here now, and what the node says of itself when it asks for them."""
+"""Builds claim requests: how many tasks of each kind may start on this node now, and the capacity that they may use."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from synergon.task import AnyTask
 
 
 class Admission:
-    """Turns free capacity into a claim request. It asks for nothing that could not start at once; but for an old task
-    that does not fit it keeps room (`Reservation`)."""
+    """Turns free capacity into a claim request. It requests only tasks that can start at once; for an old task that
+    does not fit, it reserves capacity (`Reservation`)."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Admission:
         self._queues = queues
         self.labels = labels
         self.is_open = True
-        """Whether the scheduler may claim; it sets this."""
+        """Whether the scheduler may claim. The scheduler sets it."""
         self._reservation = reservation
         self._preemption = preemption
         self._most_at_once = most_at_once or ledger.concurrency
-        """No claim asks for more than this."""
+        """The maximum number of tasks in one claim request."""
         order = ranks(kinds)
         self._kind_requests = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
         self._fairness = Fairness({kind: kind_status(self._kind_requests[kind], kinds[kind]) for kind in kinds}, ledger)
@@ -52,9 +52,9 @@ class Admission:
             for kind, kind_request in self._kind_requests.items()
             if kind_request.is_free and kind_request.requirements == NO_REQUIREMENTS
         )
-        """Kinds that declare nothing which a task of theirs needs beside a slot."""
+        """Kinds whose tasks need nothing but a slot."""
         self._unbounded = frozenset(kind for kind in self._slot_only if kinds[kind].policy.max_running is None)
-        """Those of them that may use every slot of the node."""
+        """Kinds of `_slot_only` that may use every slot of the node."""
         self.process_kinds = frozenset(
             kind for kind, kind_request in self._kind_requests.items() if kind_request.is_process
         )
@@ -62,16 +62,17 @@ class Admission:
         self._has_preemption = preemption is not None and preemption.is_needed
 
     def serves(self, kind: str, queue: str | None) -> bool:
-        """Whether tasks of this lane run here; a queue that nobody knows might be another one."""
+        """Whether tasks of this kind and queue run here. An unknown queue (None) counts as another one, if the node
+        serves certain queues."""
         return kind in self._kinds and (self._queues is None or queue in self._queues)
 
     def kinds(self) -> Iterator[tuple[KindRequest, AnyTask]]:
-        """What there is to say of each kind; how much room there is for it is not in there."""
+        """The kind request of each kind, without the number of tasks."""
         return ((self._current_request(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
-        """The claim request for the wanted kinds. None: there is no capacity for any of them, or a preempted task is
-        to have its slot back first."""
+        """The claim request for the wanted kinds. None if there is no capacity for any of them, or if a preempted task
+        must get its slot back first."""
         if self._has_preemption and self._preemption is not None and self._preemption.is_anybody_returning:
             return None
         kind_requests = self._with_capacity(wanted)
@@ -96,8 +97,8 @@ class Admission:
         return request
 
     def _with_capacity(self, wanted: Collection[str]) -> list[KindRequest]:
-        """What to ask for of the wanted kinds. All are asked for together, so that the claim takes them in their
-        order; what they share of the node is in the request, and the claim takes no more of it than there is."""
+        """The kind requests of the wanted kinds. All are in one request, so that the claim follows claim order across
+        kinds. The request contains the capacity that they share, and the claim takes no more than that."""
         kind_requests = [kind_request for kind in wanted if (kind_request := self.counted(kind)).count > 0]
         return (
             [kind_request for kind_request in self._fairness.share(kind_requests) if kind_request.count > 0]
@@ -106,12 +107,12 @@ class Admission:
         )
 
     def _yielding(self, kind_requests: Collection[KindRequest]) -> dict[str, int]:
-        """What running tasks would yield to those of the rooms that are urgent. A kind that rests takes nothing from
-        the others: its own room says that it is offered nothing."""
+        """The capacity that running tasks would yield to urgent kinds of the request. A kind whose preemption is backed
+        off gets none: its kind request says so."""
         return self._offered() if any(kind_request.is_yielded_to for kind_request in kind_requests) else {}
 
     def _offered(self) -> dict[str, int]:
-        """Of the slots that running tasks would yield, those are spoken for that were promised to others before."""
+        """The slots that running tasks would yield, less those that are promised to other urgent tasks."""
         if self._preemption is None:
             return {}
         offered = self._preemption.offered
@@ -119,7 +120,7 @@ class Admission:
         return {SLOT: slots} | {name: offered[name] for name in self._ledger.totals}
 
     def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
-        """The same for a node that wants to see candidates of a kind before it claims them."""
+        """The query for candidates of a kind, for a node that asks `can_accept` before it claims."""
         return CandidateQuery(
             kind_request=self._kind_requests[kind],
             queues=self._queues,
@@ -130,7 +131,7 @@ class Admission:
         )
 
     def counted(self, kind: str) -> KindRequest:
-        """The kind request for as many as could start now."""
+        """The kind request for as many tasks as can start now."""
         return msgspec.structs.replace(self._current_request(kind), count=max(self.free_count(kind), 0))
 
     def _current_request(self, kind: str) -> KindRequest:
@@ -140,20 +141,21 @@ class Admission:
         return kind_request
 
     def has_capacity(self, kind: str) -> bool:
-        """Whether a task of this kind, of any kind there is, could start now."""
+        """Whether a task of this kind can start now; without a kind, a task of any kind."""
         return kind in self._kinds and self.expected(kind) > 0
 
     def has_any_capacity(self, kind: str | None) -> bool:
-        """The same; None: whether there is a slot at all."""
+        """Whether a task of any of these kinds can start now; with None, whether any slot is free."""
         return self._ledger.free > 0 if kind is None else self.has_capacity(kind)
 
     def free_count(self, kind: str) -> int:
-        """How many tasks of this kind could start now, as far as slots and its own limit go; an urgent one where others
-        yield."""
+        """How many tasks of this kind can start now by slots and the kind's own limit; for an urgent kind with
+        preemption."""
         return self._ledger.free if kind in self._unbounded else self.free_slots(kind).free
 
     def free_slots(self, kind: str) -> FreeSlots:
-        """The same, by what there are slots for (`node_status.free_slots_on` says it of nodes elsewhere)."""
+        """The free slots for a kind, separately for each bound (`node_status.free_slots_on` computes them for other
+        nodes)."""
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
         free = ledger.commands_free if task_type.is_command else ledger.free
@@ -162,8 +164,8 @@ class Admission:
         return FreeSlots(free, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
-        """How many tasks of this kind, with these requirements, could start now without preempting anything:
-        free capacity on another node is better."""
+        """How many tasks of this kind and these requirements can start now without preemption: free capacity on another
+        node is preferred to it."""
         free = self.free_count(kind)
         if kind in self._slot_only and text == KIND_DEFAULT:
             return free
@@ -177,10 +179,10 @@ class Admission:
         available = self._ledger.unpromised
         return min([free, *(available[name] // amount for name, amount in requirements.cost.items())])
 
-    # ------------------------------------------------------------ what does not fit
+    # ------------------------------------------------------------ reservation and preemption
 
     def note(self, claims: Claims) -> bool:
-        """What a claim has found; whether other tasks may fit now that did not, or were not looked at."""
+        """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
         reservation = self._reservation
         if reservation is None or (
             claims.reserved is None and reservation.reserved is None and reservation.let_go is None
@@ -189,30 +191,32 @@ class Admission:
         return reservation.note(claims)
 
     def reserve_nothing(self) -> None:
-        """Keep room for no task any more."""
+        """Drop the reservation."""
         if self._reservation is not None:
             self._reservation.forget()
 
     @property
     def is_letting_go(self) -> bool:
-        """Whether the next request says that it keeps room no longer; none is begun to be kept by that one."""
+        """Whether the next request drops the reservation. That request makes no new one."""
         return self._reservation is not None and self._reservation.is_letting_go
 
     @property
     def held(self) -> dict[str, int]:
-        """How much of what is free must be left to the task that room is kept for."""
+        """The part of the free capacity that is held for the reserved task."""
         return {} if self._reservation is None else self._reservation.held(self._ledger.unpromised)
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent ones that do not rest: slots, child processes, resources."""
+        """What running tasks would yield to urgent kinds whose preemption is not backed off: slots, child processes,
+        resources."""
         if not any(kind_request.is_urgent for kind_request in self._kind_requests.values()):
             return {}
         return self._offered()
 
     @property
     def backed_off(self) -> dict[str, float]:
-        """For how many seconds nobody is asked to yield to these urgent kinds, because somebody did not."""
+        """The remaining back-off of preemption in seconds, for each urgent kind to which running tasks did not
+        yield."""
         if self._preemption is None:
             return {}
         left = {
@@ -224,34 +228,34 @@ class Admission:
 
     @property
     def brief(self) -> list[str]:
-        """Kinds that need leave nothing to the task that room is kept for."""
+        """Kinds whose tasks may use the capacity that is held for the reserved task."""
         if self._reservation is None or self._reservation.reserved is None:
             return []
         return self._reservation.brief(self._kind_requests.values(), self._ledger.unpromised)
 
     @property
     def reserved(self) -> ReservedTask | None:
-        """The task that room is kept for."""
+        """The task for which capacity is reserved."""
         return None if self._reservation is None else self._reservation.reserved
 
     @property
     def patience_seconds(self) -> float:
-        """For how long a task that does not fit lets others pass."""
+        """How long a task must have waited before capacity is reserved for it."""
         return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
 
     @property
     def patience(self) -> float | None:
-        """The same; None: for ever, since no room is kept."""
+        """How long a task must have waited before capacity is reserved for it; None if nothing may be reserved."""
         return None if self._reservation is None else self._reservation.patience_seconds
 
     @property
     def returns(self) -> int:
-        """Grows whenever something of a resource was given back."""
+        """A number that grows whenever an attempt frees a resource."""
         return self._ledger.returns
 
 
 def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
-    """What a task of this kind needs besides a slot of the node."""
+    """The kind request of a kind, with all that its tasks need besides a slot."""
     return KindRequest(
         kind=task_type.kind,
         count=0,
@@ -266,7 +270,7 @@ def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
 
 
 def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
-    """What a node says of one of its kinds."""
+    """The status of one kind of a node."""
     return KindStatus(
         max_running=task_type.policy.max_running,
         is_process=kind_request.is_process,

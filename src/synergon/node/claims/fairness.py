@@ -1,7 +1,7 @@
-"""How providers share the slots of a node: one provider's backlog never delays another's.
+"""Shares the slots of a node between providers, so that the backlog of one provider does not delay another.
 
-Servers and limits keep providers apart in the store; a node's slots are what they have in common. A provider whose
-servers could take everything would fill them all, and those behind it would wait for its whole backlog.
+Limits and servers separate providers in the store, but they share the slots of a node. Without this, a provider with
+large servers could fill all slots, and the others would wait for its whole backlog.
 """
 
 from __future__ import annotations
@@ -19,38 +19,37 @@ from synergon.model.node_status import KindStatus
 
 
 class Slots(Protocol):
-    """The slots of a node; its ledger has them, and what it says of itself."""
+    """The slots of a node, from its ledger or its published status."""
 
     @property
     def free(self) -> int:
-        """How many more tasks could start."""
+        """How many more tasks can start."""
 
     @property
     def taken(self) -> int:
-        """How many have ever started."""
+        """How many tasks have started since the node exists."""
 
     def count(self, kind: str) -> int:
-        """How many of the kind run, or are about to."""
+        """How many tasks of the kind run, or are about to start."""
 
 
 class Fairness:
-    """Gives each provider its part of the slots, as long as others may want theirs. Nodes and `explain` use it: it
-    looks at nothing but what a node publishes."""
+    """Gives each provider its part of the slots while others may need theirs. Nodes and `explain` both use it, so it
+    reads only what a node publishes."""
 
     def __init__(self, kinds: Mapping[str, KindStatus], slots: Slots) -> None:
         self._slots = slots
         self._provider = {
             kind: said.provider for kind, said in kinds.items() if said.provider is not None and not said.is_command
         }
-        """By the kinds of their tasks; commands have places of their own."""
+        """The provider of each kind. Commands are not included, because they need no slot."""
         self.is_needed = len(set(self._provider.values())) > 1
 
     def share(self, requests: Sequence[KindRequest]) -> list[KindRequest]:
-        """The requests, each for no more than its provider's part, while several providers may have work that could
-        start.
+        """Reduce each request to its provider's part, while several providers may have tasks that can start.
 
-        What the others turn out not to want is free for all at the next claim, which follows at once. Within a
-        provider, and among tasks that have none, the order is that of all tasks.
+        Slots that a provider does not use are free for all in the next claim, which follows at once. Within a provider,
+        and among tasks without one, claim order decides.
         """
         waiting: dict[str, list[str]] = {}
         for request in requests:
@@ -63,8 +62,8 @@ class Fairness:
         return [_at_most(request, shares.get(request.kind)) for request in requests]
 
     def _dealt(self, providers: list[str]) -> Counter[str]:
-        """The free slots, each given to the provider that has the fewest by then; among equals it is another one's turn
-        whenever something has started, so that a single slot that is free now and then does not go to the same."""
+        """Distribute the free slots: each goes to the provider with the fewest. Among equals the first provider changes
+        with each started task, so that a single slot does not always go to one provider."""
         heap = [
             (self._in_use(provider), (number + self._slots.taken) % len(providers), provider)
             for number, provider in enumerate(providers)
@@ -82,6 +81,6 @@ class Fairness:
 
 
 def _at_most(request: KindRequest, share: int | None) -> KindRequest:
-    if share is None or request.is_urgent:  # what is urgent waits for no provider's turn
+    if share is None or request.is_urgent:  # urgent kinds are not bound to the parts of providers
         return request
     return msgspec.structs.replace(request, count=min(request.count, share))

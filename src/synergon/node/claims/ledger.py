@@ -1,5 +1,5 @@
-"""What capacity of this node is in use. It belongs to an execution: it is taken before the body starts and given back
-when the body has really ended, in one place each."""
+"""The ledger of a node's capacity: what running attempts use. An attempt takes its capacity before its task function
+starts and releases it when the function has really ended; each happens in one method."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from synergon.model.requirements import PROCESS, UNIT
 
 COMMANDS_AT_ONCE: Final = 16
-"""How many commands a node runs beside its tasks."""
+"""How many commands a node runs at once, in addition to its tasks."""
 
 NO_COST: Final[Mapping[str, int]] = {}
 
 
 class Usage:
-    """How many attempts, all and by kind; and what they use of each resource, and of child processes."""
+    """The numbers of attempts, in total and by kind, and the resources and child processes that they use."""
 
     def __init__(self) -> None:
         self.in_use = 0
@@ -24,14 +24,14 @@ class Usage:
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
         self.by_cost: Counter[tuple[tuple[str, int], ...]] = Counter()
-        """Without those that use nothing."""
+        """Attempts that use resources, by their cost."""
         self.taken = 0
-        """How many have ever started."""
+        """How many attempts have started since the node exists."""
         self.returns = 0
-        """How often something of a resource was given back."""
+        """How often an attempt has freed a resource."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
-        """An attempt starts."""
+        """Add the usage of an attempt that starts."""
         if is_command:
             self.commands_in_use += 1
         else:
@@ -42,7 +42,7 @@ class Usage:
             self._take(cost)
 
     def release(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
-        """An attempt has really ended."""
+        """Subtract the usage of an attempt that has ended."""
         if is_command:
             self.commands_in_use -= 1
         else:
@@ -69,11 +69,11 @@ class Usage:
 
 
 class Ledger(Usage):
-    """What running attempts use. Commands have places of their own, so that a full node still obeys.
+    """The capacity that running attempts use. Commands have slots of their own, so that a full node still obeys them.
 
-    What is available of a resource is its total less what running attempts use, and it is never negative: an attempt
-    is taken only if a claim has weighed it against what was available. An urgent one that was claimed before there is
-    room for it is promised the room instead: it is not running yet, and nobody else is given what is promised to it.
+    The available amount of a resource is its total less the usage of running attempts. It is never negative, because a
+    claim takes only tasks that fit. An urgent task that is claimed before others have yielded to it is promised its
+    capacity: it does not run yet, and no other task gets that capacity.
     """
 
     def __init__(self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST) -> None:
@@ -81,35 +81,35 @@ class Ledger(Usage):
         self.concurrency = concurrency
         self.processes = processes
         self.totals = {PROCESS: processes * UNIT, **totals}
-        """What the node has of each resource, and of child processes (`demands`)."""
+        """The total of each resource, and of child processes."""
         self.promised = Usage()
 
     @property
     def free(self) -> int:
-        """How many attempts could start; less than none, while promised ones wait for others to yield."""
+        """How many attempts can start. Negative while promised attempts wait for others to yield."""
         return self.concurrency - self.in_use - self.promised.in_use
 
     @property
     def commands_free(self) -> int:
-        """How many commands could start."""
+        """How many commands can start."""
         return max(COMMANDS_AT_ONCE - self.commands_in_use, 0)
 
     @property
     def available(self) -> dict[str, int]:
-        """What no running attempt uses of each resource."""
+        """The amount of each resource that no running attempt uses."""
         return {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
 
     @property
     def unpromised(self) -> dict[str, int]:
-        """The same without what is promised; less than nothing, while others have to yield for that."""
+        """The available amounts less the promised ones. Negative while others have to yield."""
         promised = self.promised.used
         return {name: amount - promised.get(name, 0) for name, amount in self.available.items()}
 
     @property
     def shares(self) -> tuple[dict[str, int], ...]:
-        """What single attempts use that run, or are promised to; of those that use the same, one."""
+        """The distinct costs of running and promised attempts."""
         return tuple(map(dict, dict.fromkeys([*self.by_cost, *self.promised.by_cost])))
 
     def count(self, kind: str) -> int:
-        """How many of the kind run, or are promised to."""
+        """How many attempts of the kind run, or are promised capacity."""
         return self.by_kind[kind] + self.promised.by_kind[kind]

@@ -1,9 +1,9 @@
-"""The one decision loop: wake-ups in, claims out.
+"""The scheduler: the one loop of a node that claims after wake-ups.
 
-Level-triggered: a set of kinds that may have ready tasks, and one event. Adding to the set never blocks. One claim is
-in flight at a time, and what arrives meanwhile is taken by the next, which is all the batching there is. A kind leaves
-the set when a claim with room for more found no more of it. Kinds of which something was found that does not fit come
-back into it when some of the node's resources are free again.
+It is level-triggered: it has a set of dirty kinds, which may have ready tasks, and one event. Adding to the set never
+blocks. One claim is in flight at a time; wake-ups that arrive meanwhile are handled by the next claim, which is all the
+batching there is. A kind leaves the set when a claim found fewer tasks of it than were requested. Kinds with tasks that
+do not fit return to it when resources of the node become free.
 
 Outcomes that free permits of limits, servers or key queues go to the store together with the next claim (`exchange`):
 the next task starts with the commit that ends the one before.
@@ -29,11 +29,11 @@ from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 ROUND_SECONDS: Final = 0.02
-"""How long a node steps back from a contested limit: several times what a hint and a claim take."""
+"""How long a node steps back from a contested limit: several times the duration of a hint and a claim."""
 
 
 class Scheduler:
-    """Claims whenever there may be work and there is room for it."""
+    """Claims when there may be ready tasks and there is capacity for them."""
 
     def __init__(
         self,
@@ -57,23 +57,23 @@ class Scheduler:
         self._stepping_back: set[str] = set()
         """Kinds that are not claimed for one round."""
         self._stepped_back: set[str] = set()
-        """Those of the round before: their next claim shows whether another node took the permit."""
+        """The kinds of the last round: their next claim shows whether another node took the permit."""
         self._acceptance = acceptance or Acceptance()
         self._clock = clock or SystemClock()
         self._returns = 0
-        """How often resources had been given back when the last claim was asked for."""
+        """How often resources had been freed when the last claim was sent."""
         self._has_surplus = False
         self.leftover: set[str] = set()
-        """Kinds of which the last claim may have left some."""
+        """Kinds that may have more ready tasks than the last claim took."""
         self._dirty: set[str] = set(self._kinds)
         self._unfit: set[str] = set()
-        """Kinds of which something may be ready that does not fit now."""
+        """Kinds that may have ready tasks that do not fit now."""
         self._has_unfit = asyncio.Event()
         self._event = asyncio.Event()
         self._event.set()
         self.is_open = True
         self.is_cordoned = False
-        """It is to start nothing new, until somebody says otherwise."""
+        """The node starts no task until `uncordon`."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.node_id = ""
@@ -82,7 +82,7 @@ class Scheduler:
         self.choose_exchanged_kinds()
 
     def wake(self, kinds: Iterable[str]) -> None:
-        """There may be ready tasks of these kinds."""
+        """Mark kinds as dirty: they may have ready tasks."""
         known = self._kinds.intersection(kinds)
         if known:
             if self._acceptance.is_needed:
@@ -90,11 +90,11 @@ class Scheduler:
             self._look_at(known)
 
     def claim_soon(self) -> None:
-        """Outcomes wait for the next claim."""
+        """Claim soon, because outcomes wait for the next claim."""
         self._event.set()
 
     def accepted(self, kind: str) -> None:
-        """Something of this kind was accepted, or is to be asked about again."""
+        """Mark a kind as dirty, because `can_accept` has accepted a task of it or is to be asked again."""
         self._look_at({kind})
 
     def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
@@ -103,33 +103,33 @@ class Scheduler:
             self._event.set()
 
     def wake_all(self) -> None:
-        """There may be ready tasks of any kind."""
+        """Mark all kinds as dirty."""
         self.wake(self._kinds)
 
     def capacity_freed(self) -> None:
-        """There is free capacity again."""
+        """Note that capacity of the node has become free."""
         if self._has_unfit.is_set() and self._admission.returns != self._returns:
             self.look_at_unfit()
         if self._dirty:
             self._event.set()
 
     def look_at_unfit(self) -> None:
-        """What did not fit may fit now, or room may be kept for it."""
+        """Mark the kinds as dirty whose tasks did not fit: they may fit now, or get a reservation."""
         self.wake(self._unfit)
         reserved = self._admission.reserved
         if reserved is not None:
             self.wake([reserved.kind])
 
     async def patience_step(self) -> None:
-        """Look again, from time to time, at what does not fit: it grows old, or it is gone and what is kept for it is
-        free."""
+        """Wait, and then read the tasks that do not fit again: one may be old enough for a reservation, or its task
+        gone."""
         await self._has_unfit.wait()
         await self._clock.sleep(self._admission.patience_seconds / 2)
         self.look_at_unfit()
 
     @property
     def may_claim(self) -> bool:
-        """Whether anything new may start."""
+        """Whether the node may start tasks."""
         return self.is_open and not self.is_cordoned
 
     def cordon(self) -> None:
@@ -155,22 +155,22 @@ class Scheduler:
         self.is_open = False
 
     def reopen(self) -> None:
-        """Claim again, from the beginning."""
+        """Claim again, with all kinds dirty."""
         self.is_open = True
         self.is_fenced = False
         self.choose_exchanged_kinds()
         self.wake_all()
 
     def choose_exchanged_kinds(self) -> None:
-        """Outcomes of kinds that share permits wait for the next claim, unless there is none, or the permit is
-        contested and must be free before it can be announced."""
+        """Decide which outcomes wait for the next claim: those of kinds that share permits. Not if no claim follows,
+        nor if the permit is contested, because it must be free before it can be announced to other nodes."""
         self._admission.is_open = self.may_claim
         if self._completer is not None and self._permits.is_needed:
             kinds = self._permits.kinds if self.may_claim else frozenset()
             self._completer.exchange_kinds(kinds - self._permits.contested(kinds))
 
     def permits_freed(self, kinds: Iterable[str | None]) -> set[str]:
-        """Tasks of these kinds have ended, and the store knows. Returns the kinds for which this node steps back."""
+        """Note that the store has applied outcomes of these kinds. Returns the kinds for which this node steps back."""
         takers = self._permits.takers_after(kinds)
         contested = set(self._permits.contested(takers))
         if contested and not self._stepping_back and self._permits.steps_back():
@@ -184,11 +184,11 @@ class Scheduler:
         self.wake(self._stepped_back)
 
     async def woken(self) -> None:
-        """Return once there is a reason to claim."""
+        """Return when there is a reason to claim."""
         await self._event.wait()
 
     async def step(self) -> Sequence[Claim]:
-        """Claim once, for every reason there was; what was taken."""
+        """Claim once for all dirty kinds. Returns the claimed tasks."""
         self._event.clear()
         if not self.may_claim:
             return ()
@@ -205,8 +205,8 @@ class Scheduler:
         return await self._claim(request, outcomes)
 
     def _take_exchangeable(self, completer: Completer) -> list[FencedOutcome]:
-        """The outcomes for this claim. The kinds that may take their permits are dirty until they were asked for: there
-        may be no capacity for some of them now."""
+        """The outcomes for this claim. The kinds that may take their permits stay dirty until they have been requested,
+        because there may be no capacity for some of them now."""
         outcomes = completer.take_exchangeable()
         takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
         self._acceptance.note_news(takers)
@@ -224,8 +224,8 @@ class Scheduler:
         return not self._is_idle.is_set()
 
     def is_idle(self, kind: str | None) -> bool:
-        """Whether the last claim has left nothing to run; of this kind, if one is given. Without one, a kind that is
-        full does not count: whatever is ready of it could not be run here now."""
+        """Whether the last claim left no ready task; with a kind, of that kind. Without one, kinds at their own limit
+        do not count, because their tasks cannot start here now."""
         if not self.may_claim or self.is_claiming:
             return False
         if kind is not None:
@@ -233,7 +233,7 @@ class Scheduler:
         return not self._has_capacity_for(self._dirty)
 
     async def wait_until_idle(self) -> None:
-        """Return once no claim is in flight; after `close` there is none left."""
+        """Return when no claim is in flight. After `close` no further one follows."""
         await self._is_idle.wait()
 
     async def _claim(self, request: ClaimRequest, outcomes: list[FencedOutcome]) -> Claims:
@@ -252,7 +252,7 @@ class Scheduler:
         if claims is None:
             self._look_at(asked)
             return Claims()
-        if claims.is_cordoned:  # so it knows no more than before
+        if claims.is_cordoned:  # so the node has learned nothing
             self._dirty |= asked
             self._signals.found_cordoned()
             return Claims()
@@ -266,7 +266,8 @@ class Scheduler:
         return claims
 
     async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
-        """Finish and claim in one transaction. None: the store rejected it, and the completer writes the outcomes."""
+        """Finish and claim in one transaction. None if the store rejected it; the completer then writes the
+        outcomes."""
         assert self._completer is not None, "outcomes come from the completer"
         try:
             verdicts, claims = await self._store.exchange(outcomes, request)
@@ -280,14 +281,14 @@ class Scheduler:
         return claims
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
-        """Of kinds that use resources there may be more than fitted; a look at them waits until something is free."""
+        """Note kinds that may have more ready tasks than fit. They are claimed again when capacity is free."""
         asked = {kind_request.kind for kind_request in request.kinds}
         users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
         self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._crowded(request, taken)
-        # The request that has been answered knew nothing of what was given back or let go of meanwhile.
+        # The request was sent before these resources were freed or the reservation was dropped.
         if self._admission.note(claims):
-            # Where room is kept no longer, what was left to that task may be for any kind: a place in a limit, too.
+            # After a dropped reservation, any kind may use what was held for that task, permits of limits too.
             self._dirty |= self._kinds if claims.reserved is None else asked | self._unfit
         elif self._admission.returns != self._returns:
             self._dirty |= self._unfit
@@ -302,8 +303,8 @@ class Scheduler:
             self._stepped_back = set()
 
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
-        """Kinds of which there may be more stay dirty; they are asked for when there is room again."""
-        # Commands do not count for the limit, and it does not hold them back: a full node would ask for them for ever.
+        """Kinds that may have more ready tasks stay dirty. They are requested again when there is capacity."""
+        # The limit does not apply to commands, so a full node would request them for ever.
         slots_remaining = request.limit - sum(
             taken[kind_request.kind] for kind_request in request.kinds if not kind_request.is_command
         )
@@ -319,7 +320,7 @@ class Scheduler:
             )
         }
         more = leftover | claims.unfit | {kind for kind in self._crowded(request, taken) if taken[kind]}
-        # Said once, when it begins: whoever else runs these kinds goes on looking by itself from then on.
+        # Announced once: from then on the other nodes that run these kinds claim by themselves.
         if more and not self._has_surplus:
             self._signals.surplus(more)
         self._has_surplus = bool(more)
@@ -327,11 +328,11 @@ class Scheduler:
         self._dirty |= leftover
         if self._acceptance.is_needed:
             self._dirty |= self._acceptance.claimed(request, claims, leftover)
-        if self._dirty:  # of these, or of kinds that were not asked for this time
+        if self._dirty:  # more of these kinds, or of kinds that were not requested this time
             self._event.set()
 
     def _crowded(self, request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
-        """Kinds of which more may be ready than there were child processes for."""
+        """Kinds that may have more ready tasks than there were free child processes."""
         return {
             kind_request.kind
             for kind_request in request.kinds

@@ -1,8 +1,8 @@
 """Permits that kinds of this node share with other kinds, here or on other nodes: limits, servers, key queues.
 
-What frees a permit wakes the kinds of this node that may take it. Where another node runs tasks that this node cannot
-run and that need a permit of the same limit or pool, the limit is contested: after freeing such a permit this node
-steps back for one round, so that the other node can take it, and no node starves.
+A freed permit wakes the kinds of this node that may take it. A limit or pool is contested if another node runs tasks
+that this node cannot run and that need its permits. After freeing such a permit this node steps back for one round, so
+that the other node can take it, and no node starves.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ SERVERS: Final = "servers"
 """A permit of any server: one limit may cover servers of several providers."""
 
 MOST_SKIPPED: Final = 15
-"""How often in a row the node does not step back, after it has stepped back for nothing again and again."""
+"""The maximum number of times in a row that the node does not step back, after other nodes did not take permits."""
 
 
 class SharedPermits:
-    """Knows which permits the kinds of this node need, which were freed and not taken again, which are contested."""
+    """Knows which permits the kinds of this node need, which were freed and not taken again, and which are
+    contested."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class SharedPermits:
         self._labels = labels
         self._ledger = ledger
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
-        """What each kind needs a permit of."""
+        """The limits and pools whose permits each kind needs."""
         self.is_needed = bool(self._names)
-        """Whether any kind of this node needs one."""
+        """Whether any kind of this node needs permits."""
         self._takers: dict[str, set[str]] = {}
         for kind, names in self._names.items():
             for name in names:
@@ -51,16 +52,16 @@ class SharedPermits:
         self._freed: Counter[str] = Counter()
         self._contested: frozenset[str] = frozenset()
         self._skips = 0
-        """How often the node goes on at once before it steps back again; doubled whenever nobody took the permit."""
+        """How often the node does not step back before it does so again; doubled when no other node took the permit."""
         self._skips_remaining = 0
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of this node that need a permit of anything."""
+        """The kinds of this node that need permits."""
         return frozenset(self._names)
 
     def takers(self, names: Iterable[str]) -> set[str]:
-        """The kinds of this node that need a permit of these."""
+        """The kinds of this node that need permits of these limits and pools."""
         return {kind for name in names for kind in self._takers.get(name, ())}
 
     def takers_after(self, kinds: Iterable[str | None]) -> set[str]:
@@ -70,13 +71,13 @@ class SharedPermits:
     # ------------------------------------------------------------ freed permits
 
     def note_freed(self, kinds: Iterable[str | None]) -> None:
-        """Tasks of these kinds have ended."""
+        """Note that tasks of these kinds have ended and freed their permits."""
         for kind, count in Counter(kinds).items():
             for name in self._names.get(kind or "", ()):
                 self._freed[name] += count
 
     def leftover_limits(self, claims: Iterable[Claim]) -> list[str]:
-        """What was freed and not taken again by these claims: other nodes may want it."""
+        """The limits and pools whose freed permits these claims did not take: other nodes may want them."""
         if not self._freed:
             return []
         freed, self._freed = self._freed, Counter()
@@ -86,47 +87,48 @@ class SharedPermits:
     # ------------------------------------------------------------ contested limits
 
     def learn(self, others: Iterable[NodeRecord]) -> None:
-        """The other live nodes, from their rows."""
+        """Read which permits the other live nodes need, from their rows."""
         names = {name for node in others if _may_claim(node) for name in self._wanted_by(node)}
         self._contested = frozenset(names & self._takers.keys())
 
     def _wanted_by(self, node: NodeRecord) -> Iterable[str]:
-        """What the node needs permits of for tasks that this node does not run, or not always."""
+        """The limits and pools whose permits the other node needs for tasks that this node does not run, or not
+        always."""
         runs_more = self._runs_more(node)
         for kind in node.kinds:
             status = node.state.kind(kind)
             if kind not in self._kinds or runs_more:
                 yield from _published_names(status)
             elif status.max_running is not None or status.is_asking:
-                # This node may have as many of the kind as it may, or reject its tasks, while others take the permits.
+                # This node may be at its own limit of the kind, or may reject its tasks, while other nodes run them.
                 yield from (name for name in _published_names(status) if self._takers.get(name, set()) - {kind})
 
     def _runs_more(self, node: NodeRecord) -> bool:
-        """Whether there may be tasks of any kind that only the other node can run."""
+        """Whether there may be tasks of a kind that only the other node can run."""
         state, totals = node.state, {} if self._ledger is None else self._ledger.totals
         serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
         has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items())
         return serves_more or has_more or frozenset(state.labels) != self._labels
 
     def contested(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of these kinds that need a permit of a contested limit or pool."""
+        """The kinds of this list that need a permit of a contested limit or pool."""
         if not self._contested:
             return frozenset()
         return frozenset(kind for kind in kinds if not self._contested.isdisjoint(self._names.get(kind, ())))
 
     def names_of(self, kinds: Iterable[str]) -> list[str]:
-        """What these kinds need permits of, for a hint."""
+        """The limits and pools whose permits these kinds need, for a hint."""
         return sorted({name for kind in kinds for name in self._names.get(kind, ())})
 
     def steps_back(self) -> bool:
-        """Whether the node leaves the permit that it has just freed to others for one round."""
+        """Whether the node leaves the permit that it has just freed to other nodes for one round."""
         if self._skips_remaining > 0:
             self._skips_remaining -= 1
             return False
         return True
 
     def stepped_back(self, *, in_vain: bool) -> None:
-        """How a round ended in which this node took nothing: `in_vain`, if no other node took the permit."""
+        """Record how a round of stepping back ended: `in_vain` if no other node took the permit."""
         self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if in_vain else 0
         self._skips_remaining = self._skips
 

@@ -1,4 +1,5 @@
-"""Sleeps until the next task is due or expires, and then looks."""
+"""The alarm: makes tasks ready when they are due, and ends them when they expire. It sleeps until the next such
+moment."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LONGEST_SLEEP_SECONDS: Final = 3600.0
 
 
 class Alarm:
-    """Due tasks become ready on time; expired ones end. Any number of nodes may do this at once: the store decides."""
+    """Wakes due tasks on time. Any number of nodes may do this at once, because the store guards each change."""
 
     def __init__(
         self,
@@ -32,34 +33,34 @@ class Alarm:
         self._logger = logger
         self._signals = signals
         self._rated = rated
-        """Kinds whose tasks have their turns, one after the other: each is not worth a line."""
+        """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
         self._changed = asyncio.Event()
         self._is_asked = False
         self._next_at: float | None = None
 
     def look(self) -> None:
-        """Look at the store's clock now."""
+        """Check for due tasks now."""
         self._is_asked = True
         self._changed.set()
 
     def due_in(self, seconds: float) -> None:
-        """Something will be due after `seconds`; sleep no longer than that."""
+        """Note that a task will be due after `seconds`: sleep no longer than that."""
         moment = self._clock.monotonic() + seconds
         if self._next_at is None or moment < self._next_at:
             self._next_at = moment
             self._changed.set()
 
     async def step(self) -> None:
-        """Wake what is due, then sleep until the next moment."""
+        """Wake due tasks, then sleep until the next moment."""
         await self.wake_due()
         while not self._is_asked and self._pause() > 0:
             await self._sleep(self._pause())
         self._signals.moment_passed()
 
     async def wake_due(self) -> int | None:
-        """Make due tasks ready and end expired ones, at most BATCH; microseconds until there are more, if any."""
+        """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next, if any."""
         self._is_asked = False
-        self._next_at = None  # from now on it is kept what is said: the answer may be older than that
+        self._next_at = None  # calls of `due_in` from here on are kept, because the store's answer may be older
         woken = await self._store.wake(BATCH)
         if woken.next_in is not None:
             self.due_in(woken.next_in / 1_000_000)

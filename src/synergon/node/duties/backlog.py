@@ -1,4 +1,4 @@
-"""Whether anything is left that a node could run."""
+"""The backlog of a node: tells whether any task is left that the node could run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from synergon.stores.base import Store
 
 LOOK_SECONDS: Final = 0.05
 LOOK_SHARE: Final = 0.1
-"""How much of its time a node may spend on the question whether anything is left; a backlog is long to count."""
+"""The share of time that a node may spend on counting its backlog, which is slow if it is long."""
 
 PAGE: Final = 500
-"""How many tasks that may have been refused are looked at together."""
+"""How many tasks that may have been rejected are read at once."""
 
 
 class Backlog:
-    """The live tasks of the kinds and queues that a node serves, in queues that are not paused; without those that are
-    ready and requirements what this node does not have, or were refused by it."""
+    """The live tasks of the kinds and queues that a node serves, in queues that are not paused. Ready tasks do not
+    count if this node lacks what they require, or has rejected them."""
 
     def __init__(
         self,
@@ -42,26 +42,24 @@ class Backlog:
         self._acceptance = acceptance
 
     async def ends(self, clock: Clock, runner: Runner, scheduler: Scheduler, has_stopped: asyncio.Event) -> None:
-        """Return when nothing is left and nothing runs, or when the node has stopped anyway."""
+        """Return when no task is left and none runs, or when the node has stopped."""
 
         def is_busy() -> bool:
             return bool(runner.running) or scheduler.is_claiming
 
         while not has_stopped.is_set():
             asked_at, before = clock.monotonic(), runner.admitted
-            # A task that was taken between two looks was seen by neither, so those that ever started are counted.
+            # A task that starts and ends between two checks is seen by neither, so started tasks are counted.
             if not is_busy() and await self.is_empty() and not is_busy() and runner.admitted == before:
                 return
             await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
 
     async def is_empty(self) -> bool:
-        """False also if the store cannot say."""
+        """Whether no task is left. False also if the store is unavailable."""
         try:
             remaining = await self._remaining()
             if remaining and not await self._is_any_for_us(remaining):
-                remaining = (
-                    await self._remaining()
-                )  # one that another node took meanwhile is not ready, and not nothing
+                remaining = await self._remaining()  # counted again: another node may have claimed a task meanwhile
                 return all(state is State.READY for _, state in remaining)
             return not remaining
         except StoreError:
@@ -76,7 +74,7 @@ class Backlog:
         }
 
     async def _is_any_for_us(self, remaining: set[tuple[str, State]]) -> bool:
-        """Whether something will be ready, or is, that the node could run."""
+        """Whether there is a task, ready or not yet, that the node could run."""
         if any(state is not State.READY for _, state in remaining):
             return True
         for kind, _ in remaining:

@@ -1,4 +1,4 @@
-"""Ends bodies that somebody wants cancelled."""
+"""The canceller: ends running attempts whose cancellation was requested."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from synergon.stores.base import Store
 
 
 class Canceller:
-    """Whoever says that a task is to be cancelled gives a reason to look. The store decides: only there it is written
-    whether the claim that runs here is meant, or an earlier one of the same task."""
+    """Checks the store for cancel requests whenever a hint mentions one. The store decides, because only its rows show
+    whether the request is for the claim that runs here or for an earlier one."""
 
     def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
         self._runner = runner
         self._event = asyncio.Event()
         self.early: set[int] = set()
-        """Tasks that do not run here as far as is known; the claim in flight may bring them."""
+        """Tasks that were to be cancelled before they run here; the claim in flight may take them."""
 
     def look(self) -> None:
-        """Somebody may want something cancelled that runs here."""
+        """Check soon for cancel requests."""
         self._event.set()
 
     def wish(self, task_id: int) -> None:
-        """The same for one task."""
+        """Check soon for a cancel request of this task."""
         if task_id in self._runner.running:
             self.look()
         else:
             self.early.add(task_id)
 
     def claimed(self, ids: Iterable[int]) -> None:
-        """These have come."""
+        """Note that these tasks were claimed."""
         if not self.early.isdisjoint(ids):
             self.look()
 
     def claim_is_over(self) -> None:
-        """What has not come by now runs elsewhere, or nowhere."""
+        """Note that the claim has ended: tasks that it did not take do not run here."""
         self.early.clear()
 
     async def step(self, node_id: str) -> None:
-        """Wait for a reason, and end what is to end."""
+        """Wait for a reason to check, then end the attempts whose cancellation was requested."""
         await self._event.wait()
         self._event.clear()
         asked = dict(self._runner.running)
@@ -54,6 +54,6 @@ class Canceller:
             self._event.set()
             raise
         for task_id in unwanted:
-            # What has begun since the question was asked is another attempt, which nobody meant.
+            # An attempt that started after the query is a new one, for which there was no request.
             if self._runner.running.get(task_id) is asked.get(task_id):
                 self._runner.stop_one(task_id, Stop.CANCEL)

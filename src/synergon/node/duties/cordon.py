@@ -1,8 +1,8 @@
-"""Whether a node takes new work, and whether it leaves as soon as nothing runs on it.
+"""The cordon of a node: whether it claims tasks, and whether it stops as soon as none runs.
 
-Promise: a cordoned node starts nothing. The store takes care of that: from the moment of the order on it refuses every
-claim of the node. This is how the node knows of it, so that it does not ask in vain, calls no idle hooks and offers
-its work to others.
+A cordoned node starts no task. The store guarantees that: it rejects the node's claims from the commit of the operator
+action on. This module tells the node, so that it does not claim in vain, calls no idle hooks and announces its tasks to
+other nodes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from synergon.stores.base import Store
 
 
 class Departure(StrEnum):
-    """Why a node ends when nothing runs on it any more."""
+    """Why a node stops when no task runs on it any more."""
 
     DRAIN = "drain"
     RESTART = "restart"
 
 
 class Cordon:
-    """Cordoned or not, leaving or not."""
+    """Whether the node is cordoned, and whether it departs."""
 
     def __init__(
         self,
@@ -53,21 +53,21 @@ class Cordon:
         self.departure: Departure | None = None
         self._departure_task: asyncio.Task[None] | None = None
         self.exit_code = 0
-        """What the process should end with, once the node has stopped."""
+        """The exit code of the process after the node has stopped."""
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether it may start nothing new."""
+        """Whether the node may start no task."""
         return self._scheduler.is_cordoned
 
     def cordon(self) -> None:
-        """Start nothing new."""
+        """Start no further task."""
         if not self.is_cordoned:
             self._scheduler.cordon()
             self._signals.cordon_changed()
 
     def uncordon(self) -> None:
-        """Start tasks again, and stay; too late if the node stops already."""
+        """Start tasks again, and do not depart. Has no effect on a node that is stopping."""
         if self._departure_task is not None:
             self._departure_task.cancel()
         self._departure_task = self.departure = None
@@ -76,7 +76,7 @@ class Cordon:
             self._signals.cordon_changed()
 
     def depart(self, why: Departure) -> None:
-        """Start nothing new, and stop the node when nothing runs on it; said twice, the last reason counts."""
+        """Start no further task, and stop the node when none runs. If called twice, the last reason counts."""
         self.departure = why
         self._scheduler.cordon()
         self._signals.cordon_changed()
@@ -84,7 +84,7 @@ class Cordon:
             self._departure_task = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 
     def close(self) -> None:
-        """The node stops, for whatever reason."""
+        """Note that the node stops."""
         if self._departure_task is not None:
             self._departure_task.cancel()
 
@@ -98,20 +98,21 @@ class Cordon:
         self._signals.stop_requested()
 
     def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
-        """The node table, as it has just been read. It may be older than what is known here, so it is believed only if
-        it says that nothing may start."""
+        """Read the node table. It may be older than what the node knows, so only a cordon in it counts, not its
+        absence."""
         if any(node.id == node_id and node.is_cordoned for node in nodes):
             self.found_cordoned()
 
     def found_cordoned(self) -> None:
-        """The store says so, and knew it first; there may be more to read."""
+        """Note that the store has rejected a claim because the node is cordoned; there may be operator actions to
+        read."""
         if not self.is_cordoned:
             self.cordon()
             self._sweep.look_now()
 
     async def check(self, node_id: str) -> None:
-        """While it believes that it is cordoned: whether the store says so too. A claim that was under way when the
-        order was taken back may have said it too late."""
+        """While the node is cordoned: check that the store agrees. A claim that was in flight during an uncordon may
+        have reported the cordon too late."""
         if not self.is_cordoned or self.departure is not None:
             return
         row = next((node for node in await self._store.nodes() if node.id == node_id), None)

@@ -1,4 +1,4 @@
-"""Orders for this node: read when somebody hints at them or at the sweep, obeyed, and answered."""
+"""Carries out operator actions for this node, and reports them. It reads them after a hint and with each sweep."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUTCOMES: Final = {
 
 
 class OperatorActions:
-    """Obeys cordon, uncordon, drain, restart and stop."""
+    """Carries out cordon, uncordon, drain, restart and stop."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class OperatorActions:
         self._signals = signals
 
     async def obey(self, node_id: str) -> None:
-        """Carry out what was ordered and not done yet, in order."""
+        """Carry out the actions that are not reported yet, oldest first."""
         for action in await self._store.audit(AT_ONCE, node_id):
             self._logger.info("operator action: %s, by %s", action.verb, action.who)
             try:
                 await self._store.action_done(action.id, OUTCOMES.get(action.verb, "not understood"))
             except StoreError:
-                # It may be written down as done all the same, and nobody would ever read it again. To obey twice does
-                # no harm.
+                # The report may have been stored although the call failed, and the action would not be read again. So
+                # it is carried out anyway: to do so twice does no harm.
                 self._carry_out(action)
                 raise
             self._carry_out(action)

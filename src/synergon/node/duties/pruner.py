@@ -1,4 +1,4 @@
-"""Lets ended tasks and old orders go when their time is over, in bounded batches."""
+"""The pruner: deletes final tasks and operator actions that are older than their retention, in bounded batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from synergon.stores.base import Store
 BATCH: Final = 1000
 PAUSE_SECONDS: Final = 60.0
 AUDIT_SECONDS: Final = 30 * 86400.0
-"""How long it is known who ordered what."""
+"""How long operator actions are kept in the audit."""
 
 
 class Pruner:
-    """Keeps the history as long as the retention says, per final state."""
+    """Prunes the history according to the retention of each final state."""
 
     def __init__(self, store: Store, clock: Clock, retention: Retention) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Pruner:
         )
 
     async def step(self) -> None:
-        """Prune everything that is old enough, then rest; nodes that rest for different times do not do it twice."""
+        """Prune all that is old enough, then wait for a random time, so that nodes do not prune at once."""
         while await self._store.prune(self._cutoffs, BATCH) >= BATCH:
             await self._clock.sleep(0.01)
         await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._clock.chance()))

@@ -1,7 +1,8 @@
-"""The end of what runs when its node stops: grace, then a request to end, then a little patience.
+"""Ends running attempts when the node stops: waits for a grace period, asks them to end, and waits a little longer.
 
-What is uninterruptible is not asked to end, and is waited for however long it takes. What will not end is waited for,
-too, unless the process may exit: then it is given back, and the process must end, since nothing else can end a thread.
+Uninterruptible attempts are not asked to end, and the node waits for them without a limit. It also waits for attempts
+that do not end, unless the process may exit: then it hands them back, and the process must exit, because nothing else
+can end a thread.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from synergon.node.attempts.outcomes import handed_back
 from synergon.node.attempts.runner import Runner
 
 LAST_SECONDS: Final = 2.0
-"""How long bodies that were asked to end may take before something is said, or done, about it."""
+"""How long attempts that were asked to end may take before that is logged, or the process exits."""
 
 
 class Shutdown:
-    """Knows what still runs, and how to end it."""
+    """Knows which attempts still run, and ends them."""
 
     def __init__(
         self,
@@ -37,19 +38,19 @@ class Shutdown:
         self._may_exit = may_exit
         self._completer = completer
         self.is_waiting = False
-        """It waits for uninterruptible tasks, and has to be told of every end; else what still runs is not gone
-        through."""
+        """The shutdown waits for uninterruptible attempts and must be told of every end. Otherwise ends are not
+        checked."""
         self._undisturbed = asyncio.Event()
         self.was_abandoned = False
-        """Bodies that would not end were given back while they ran."""
+        """Attempts that did not end were handed back while they ran."""
 
     def look(self) -> None:
-        """Something has ended."""
+        """Note that an attempt has ended."""
         if not self._uninterruptible():
             self._undisturbed.set()
 
     def reject_from_inside(self, grace: float | None) -> None:
-        """A body that stops its own node, which gives it all the time it wants, would wait for itself."""
+        """Raise if a task function stops its own node without a time limit: it would wait for itself."""
         current = asyncio.current_task()
         for attempt in self._runner.running.values():
             if attempt.asyncio_task is not current:
@@ -64,7 +65,7 @@ class Shutdown:
                 )
 
     async def end_functions(self, grace: float | None) -> None:
-        """Return when nothing runs any more, or nothing that could be ended."""
+        """Return when no attempt runs, or none that can be ended."""
         if await self._is_idle_within(grace):
             return
         self._runner.stop_all(Stop.SHUTDOWN)
@@ -73,7 +74,7 @@ class Shutdown:
             await self._wait_for_the_last()
 
     async def _is_idle_within(self, seconds: float | None) -> bool:
-        """Whether nothing runs after so long; None: however long it takes."""
+        """Whether no attempt runs after this time; None waits without a limit."""
         try:
             async with asyncio.timeout(seconds):
                 await self._runner.is_idle.wait()
@@ -94,7 +95,7 @@ class Shutdown:
                 await self._undisturbed.wait()
 
     async def _wait_for_the_last(self) -> None:
-        """Coroutines and children have ended by now; a thread ends when it ends."""
+        """Wait for threads. Coroutines and child processes have ended by now."""
         left = list(self._runner.running.values())
         if not left:
             return

@@ -1,4 +1,4 @@
-"""How often a node looks for what nobody told it about."""
+"""The interval of the sweep: how often a node looks for tasks that no hint has announced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SHORTEST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
 GROWTH: Final = 3.0
 WATCH_SECONDS: Final = 60.0
-"""How long a node looks often because somebody's own transaction is about to bring tasks."""
+"""How long a node sweeps often because a caller's own transaction may insert tasks."""
 
 
 class SweepInterval:
-    """Every second while there is work or hints may not arrive, and ever more rarely otherwise.
+    """One second while there are tasks or hints may not arrive, and increasingly longer otherwise.
 
-    A pace that the user has given is kept, whatever happens.
+    An interval that the user has configured does not change.
     """
 
     def __init__(self, given_seconds: float | None, clock: Clock) -> None:
@@ -28,28 +28,28 @@ class SweepInterval:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Return when it is time to look, or when somebody says so."""
+        """Return when the interval is over, or after `look_now`."""
         try:
             async with asyncio.timeout(self._given or self._seconds):
                 await self._event.wait()
         except TimeoutError:
             return
-        finally:  # not before: what is said during a look is a reason for another one
+        finally:  # not earlier: a `look_now` during a sweep is a reason for another one
             self._event.clear()
 
     def adapt(self, *, is_restless: bool) -> None:
-        """After a look: look again soon, or later than the last time."""
+        """Shorten or lengthen the interval after a sweep."""
         if is_restless or self._clock.monotonic() < self._watch_until:
             self._seconds = SHORTEST_SECONDS
         else:
             self._seconds = min(self._seconds * GROWTH, LONGEST_SECONDS)
 
     def look_now(self) -> None:
-        """There is a reason to look."""
+        """Sweep now."""
         self._event.set()
 
     def watch(self) -> None:
-        """Tasks may come that nobody will tell of."""
+        """Sweep often for a while, because tasks may come without a hint."""
         self._watch_until = self._clock.monotonic() + WATCH_SECONDS
         if self._seconds > SHORTEST_SECONDS:
             self._seconds = SHORTEST_SECONDS

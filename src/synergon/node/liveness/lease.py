@@ -1,4 +1,4 @@
-"""Lease: renews the lease of a node, and fences the node when it cannot.
+"""Renews the lease of a node, and fences the node when it cannot.
 
 While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
 lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left

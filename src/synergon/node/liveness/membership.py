@@ -1,4 +1,4 @@
-"""Membership: the node's row and lease, and rejoining after the lease was lost.
+"""The membership of a node: its row and lease, and joining again after the lease was lost.
 
 A node that has lost its lease claims nothing, stops its running attempts, and only then joins again under a new id.
 """

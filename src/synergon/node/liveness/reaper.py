@@ -1,4 +1,4 @@
-"""Reaper: takes tasks back from dead nodes.
+"""The reaper: takes tasks back from dead nodes.
 
 The store looks for running tasks without a valid lease, so tasks whose node has left no row are found too. A dead
 process on this host is noticed at once, before its lease expires.

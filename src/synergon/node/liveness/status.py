@@ -20,7 +20,7 @@ from synergon.node.duties.cordon import Cordon
 def node_status(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
 ) -> NodeStatus:
-    """From any thread: what changes meanwhile is told the next time."""
+    """The current status of the node. Safe from any thread; a concurrent change appears in the next status."""
     is_reserving = not admission.is_letting_go
     kinds = {kind_request.kind: kind_status(kind_request, task_type) for kind_request, task_type in admission.kinds()}
     return NodeStatus(
@@ -58,7 +58,7 @@ def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
 
 
 class StatusPublisher:
-    """The latest encoded status of the node; it ages while the event loop is blocked."""
+    """The latest encoded status of the node. It gets older while the event loop is blocked."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class StatusPublisher:
         """How often the status has been updated."""
 
     def current(self) -> NodeStatus:
-        """The status of this moment; cheap, and safe from any thread."""
+        """The current status, not encoded. Cheap, and safe from any thread."""
         return node_status(self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure)
 
     def update(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Watchdog: logs which task function blocks the event loop, and where."""
+"""The watchdog: logs which task function blocks the event loop, and where."""
 
 from __future__ import annotations
 

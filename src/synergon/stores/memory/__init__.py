@@ -1,4 +1,4 @@
-"""The store for tests and for work that need not survive, within one process."""
+"""The memory store: for tests, and for tasks that need not survive the process."""
 
 from synergon.stores.memory.store import MemoryStore
 

@@ -1,4 +1,4 @@
-"""Operator actions in the memory store."""
+"""The audit of operator actions, in the memory store: the primitives of `stores.session.AuditRows` over its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AuditRows:
-    """`stores.session.AuditRows`."""
+    """Implements `stores.session.AuditRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -24,7 +24,7 @@ class AuditRows:
         self._tables: Final = session.tables
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an action."""
+        """Insert an operator action."""
         now = to_datetime(self._session.now)
         self._tables.last_action_id += 1
         record = self._tables.audit[self._tables.last_action_id] = AuditRecord(
@@ -40,7 +40,7 @@ class AuditRows:
         return record
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write what the node reports."""
+        """Write the outcome that a node reports for an action."""
         record = self._tables.audit.get(action_id)
         if record is None or record.outcome is not None:
             return False
@@ -48,16 +48,16 @@ class AuditRows:
         return True
 
     async def latest(self, limit: int) -> list[AuditRecord]:
-        """The latest actions."""
+        """The latest actions, newest first."""
         return list(islice(reversed(self._tables.audit.values()), limit))
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """What a node has yet to report."""
+        """The actions that a node has yet to report, oldest first."""
         records = self._tables.audit.values()
         return list(islice((one for one in records if one.outcome is None and one.subject == node_id), limit))
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete old actions."""
+        """Delete the oldest actions that are older than the cutoff."""
         before = self._session.now - age
         for record in list(islice(self._tables.audit.values(), limit)):
             if from_datetime(record.requested_at) < before:

@@ -1,6 +1,7 @@
-"""The claim, and its fast path: tasks that need nothing but a slot are taken without the rule.
+"""The claim of the memory store, with a fast path of its own for tasks that need nothing but a slot.
 
-The fast path takes the heads of the ready groups one by one, without sorting candidates.
+The fast path takes the first tasks of the ready groups one by one, without sorting candidates. All other claims use the
+rule (`rules.claim`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator
     left = request.limit
     while heads and left > 0:
         (negated_priority, rank, task_id), kind, queue, group = heads[0]
-        if left_of[kind] == 0:  # used up by another queue of the same kind, or no child process is free
+        if left_of[kind] == 0:  # another queue of this kind has used the count, or no child process is free
             heappop(heads)
             continue
         yield group.pop((negated_priority, task_id))
@@ -56,7 +57,7 @@ def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator
 
 
 def _heads(tables: Tables, request: ClaimRequest, now: int) -> list[tuple[tuple[int, int, int], str, str, ReadyGroup]]:
-    """A heap of the ready groups that have tasks, by their first task."""
+    """A heap of the ready groups that have tasks, ordered by their first task."""
     heads = [
         ((head[0], kind.rank, head[1]), kind.kind, group.queue, group)
         for kind in request.kinds

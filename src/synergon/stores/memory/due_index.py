@@ -1,4 +1,4 @@
-"""Tasks by the moment at which something must happen to them, or by any other number."""
+"""An index of tasks by a number: the moment at which they are due or expire, or their position in claim order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from synergon.stores.memory.row import Row
 
 SLACK: Final = 64
-"""Outdated entries that are not worth a rebuild."""
+"""How many outdated entries are tolerated before the index is rebuilt."""
 
 
 class Agenda:
-    """Gives out tasks in the order of their moments.
+    """Returns tasks in the order of their moments.
 
-    A task that gets another moment, or none, leaves its entry behind: an entry counts only while the row itself
-    says the same moment. Outdated entries never outnumber the good ones by more than `SLACK`, so neither
-    memory nor speed depends on how often tasks change.
+    A task whose moment changes does not remove its old entry. An entry is valid only while the row has the moment of
+    the entry; outdated ones are skipped. They never outnumber the valid ones by more than `SLACK`, so neither memory
+    nor speed depends on how often tasks change.
     """
 
     __slots__ = ("_entries", "_moment_of", "count")
@@ -26,22 +26,23 @@ class Agenda:
         self._moment_of = moment_of
         self._entries: list[tuple[int, int, Row]] = []
         self.count = 0
-        """How many tasks are awaited."""
+        """The number of tasks in the index."""
 
     def add(self, row: Row, moment: int) -> None:
-        """Await `moment` for this task."""
+        """Add a task with its moment."""
         heappush(self._entries, (moment, row.id, row))
         self.count += 1
 
     def forget_one(self) -> None:
-        """A task is not awaited any more; its row will say so from now on."""
+        """Note that one entry becomes outdated. The caller changes the row, and the entry is skipped later."""
         self.count -= 1
         if len(self._entries) > 2 * self.count + SLACK:
             self._rebuild()
 
     def due(self, now: int, limit: int) -> list[Row]:
-        """At most `limit` tasks whose moment has come, earliest first. The caller must move every one of them."""
-        found: dict[int, Row] = {}  # a task whose moment was changed to and fro has several good entries
+        """Remove and return at most `limit` tasks whose moment has come, earliest first. The caller must move all of
+        them."""
+        found: dict[int, Row] = {}  # a task whose moment was changed and changed back has several valid entries
         while len(found) < limit:
             moment = self.next_moment()
             if moment is None or moment > now:
@@ -51,17 +52,17 @@ class Agenda:
         return list(found.values())
 
     def next_moment(self) -> int | None:
-        """The earliest moment that is awaited."""
+        """The earliest moment in the index."""
         entry = self._first()
         return None if entry is None else entry[0]
 
     def first(self) -> Row | None:
-        """The task of the earliest moment."""
+        """The task with the earliest moment."""
         entry = self._first()
         return None if entry is None else entry[2]
 
     def firsts(self, limit: int) -> list[Row]:
-        """The tasks of the earliest moments, in order."""
+        """The tasks with the earliest moments, in order."""
         found: dict[int, tuple[int, int, Row]] = {}
         while len(found) < limit and (entry := self._first()) is not None:
             heappop(self._entries)
@@ -71,7 +72,7 @@ class Agenda:
         return [entry[2] for entry in found.values()]
 
     def rows(self) -> list[Row]:
-        """All tasks that are awaited, in no order."""
+        """All tasks in the index, in no order."""
         return list({row.id: row for moment, _, row in self._entries if self._moment_of(row) == moment}.values())
 
     def _first(self) -> tuple[int, int, Row] | None:

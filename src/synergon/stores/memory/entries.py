@@ -1,4 +1,4 @@
-"""What the tables hold beside tasks: nodes, limits, servers, groups."""
+"""Entries of the tables other than tasks: nodes, limits, servers, groups."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Node(msgspec.Struct):
     leased_until: int
     cordoned_at: int | None
     published: bytes
-    """What it said of itself last."""
+    """The last published status."""
     published_at: int
     is_stopping: bool = False
 
 
 class Limit(msgspec.Struct):
-    """A limit as it is now."""
+    """The current value and rate of a limit, and its last declaration."""
 
     declared: str
     """What the code declared last, as JSON."""
@@ -32,16 +32,16 @@ class Limit(msgspec.Struct):
 
 
 class Server(msgspec.Struct):
-    """A server of a pool and its health."""
+    """A server of a pool, with its health."""
 
     capacity: int | None
     failures: int = 0
     backoffs: int = 0
-    """How often it has rested since it last was well."""
+    """The number of back-offs since the last success."""
     backs_off_until: int | None = None
 
     def is_backed_off(self, now: int) -> bool:
-        """Whether it gets nothing."""
+        """Whether the server backs off at this moment."""
         return self.backs_off_until is not None and self.backs_off_until > now
 
 
@@ -57,14 +57,14 @@ class Provider(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """Tasks that belong together."""
+    """A group of tasks."""
 
     name: str
     created_at: int
     ended_at: int | None = None
     then_id: int | None = None
     live: int = 0
-    """How many of its tasks have not ended."""
+    """The number of its live tasks."""
     members: dict[int, Row] = {}
     followers: dict[int, Row] = {}
-    """The tasks that wait for its end."""
+    """The tasks that wait for the end of the group."""

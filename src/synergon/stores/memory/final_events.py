@@ -1,4 +1,4 @@
-"""The history in the order in which tasks ended."""
+"""Reads final events from the memory store, in the order in which tasks ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def look(
     tables: Tables, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """What was pruned, and what follows the place."""
+    """The highest number that was pruned, and the events after the position."""
     found = [
         ((row.ended_no, row.id), _event(row))
         for state in states
@@ -35,7 +35,7 @@ def look(
 
 
 def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:
-    """Those that ended after the number, by asking for each number or by going through all, whichever is less."""
+    """The tasks that ended after this number. Looks up each number or scans all tasks, whichever takes fewer steps."""
     if last - number > len(ended):
         return (row for row in ended.values() if row.ended_no > number)
     return (ended[each] for each in range(number + 1, last + 1) if each in ended)

@@ -1,4 +1,4 @@
-"""Groups in the memory store."""
+"""Groups of tasks, in the memory store: the primitives of `stores.session.GroupRows` over its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GroupRows:
-    """`stores.session.GroupRows`."""
+    """Implements `stores.session.GroupRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -24,18 +24,18 @@ class GroupRows:
         self._tables: Final = session.tables
 
     async def add(self, name: str) -> int:
-        """Insert a group; its id."""
+        """Insert a group. Returns its id."""
         tables = self._tables
         tables.last_group_id += 1
         tables.groups[tables.last_group_id] = Group(name, created_at=self._session.now)
         return tables.last_group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Remember the task that follows the group."""
+        """Record which task follows the group."""
         self._tables.groups[group_id].then_id = task_id
 
     async def open(self, ids: Iterable[int]) -> set[int]:
-        """Those that have not ended."""
+        """The groups of this list that have not ended."""
         return {group_id for group_id, group in self._found(ids) if group.ended_at is None}
 
     def _found(self, ids: Iterable[int]) -> list[tuple[int, Group]]:
@@ -43,7 +43,7 @@ class GroupRows:
         return [(group_id, groups[group_id]) for group_id in ids if group_id in groups]
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End those that have no live task."""
+        """End the groups of this list that have no live task."""
         ended = []
         for group_id, group in self._found(ids):
             if group.live == 0 and group.ended_at is None:
@@ -53,7 +53,7 @@ class GroupRows:
         return ended
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Release the tasks that waited for these groups."""
+        """Release the tasks that waited for the end of these groups."""
         followers = [row for _, group in self._found(ids) for row in group.followers.values()]
         for row in followers:
             self._tables.release(row, self._session.now)
@@ -68,7 +68,7 @@ class GroupRows:
         """Delete old groups that have no task left."""
         tables, ended_before = self._tables, self._session.now - age
         for group_id in list(islice(tables.bare_groups, limit)):
-            if not tables.is_bare(group_id):  # it was joined after its end
+            if not tables.is_bare(group_id):  # a task has joined the group after its end
                 del tables.bare_groups[group_id]
             elif (tables.groups[group_id].ended_at or 0) < ended_before:
                 del tables.bare_groups[group_id], tables.groups[group_id]

@@ -1,4 +1,4 @@
-"""Groups: tasks that belong together, and what runs when all of them have ended."""
+"""Reads groups of the memory store as records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.stores.memory.tables import Tables
 
 
 def groups(tables: Tables, ids: Sequence[int]) -> list[GroupRecord | None]:
-    """These groups, counted from their rows."""
+    """These groups, with their tasks counted."""
     return [_record(group_id, group) if (group := tables.groups.get(group_id)) else None for group_id in ids]
 
 

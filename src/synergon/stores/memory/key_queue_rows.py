@@ -1,4 +1,5 @@
-"""The tasks of key queues, and their rates, in the memory store."""
+"""Key queues: their tasks and their rates, in the memory store: the primitives of `stores.session.KeyQueueRows` over
+its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KeyQueueRows:
-    """`stores.session.KeyQueueRows`."""
+    """Implements `stores.session.KeyQueueRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -26,7 +27,7 @@ class KeyQueueRows:
         self._tables: Final = session.tables
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """What the limits of these kinds allow."""
+        """Read the limits `key:<kind>` of these kinds."""
         return {kind: self._limit(kind) for kind in kinds}
 
     def _limit(self, kind: str) -> KeyQueueLimit:
@@ -34,7 +35,7 @@ class KeyQueueRows:
         return KeyQueueLimit() if limit is None else KeyQueueLimit(limit.value, limit.rate)
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count key queues; one without tasks is missing."""
+        """Count the running and ready tasks of key queues, and read their first waiting ones."""
         return [self._count(key_queue, few) for key_queue in self._found(names)]
 
     def _found(self, names: Iterable[KeyQueueName]) -> list[KeyQueue]:
@@ -65,7 +66,7 @@ class KeyQueueRows:
         return [row.id for row in self._first_waiting(self._tables.key_queues[name], limit)]
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed`."""
+        """The ready tasks that are not among the first `allowed` tasks in claim order."""
         key_queue = self._tables.key_queues[name]
         open_ready = [row for row in key_queue.rows(State.READY) if not self._is_paused(row.task.queue)]
         waiting = self._first_waiting(key_queue, min(allowed, key_queue.waiting_count))
@@ -73,7 +74,7 @@ class KeyQueueRows:
         return [row.id for row in key_queue.rows(State.READY) if row.id not in staying]
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """`waiting` → `ready`."""
+        """Move tasks from `waiting` to `ready`."""
         for task_id in ids:
             self._tables.shift(self._tables.rows[task_id], State.READY)
         return ids
@@ -86,16 +87,16 @@ class KeyQueueRows:
         return changed
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
-        """All waiting tasks → `ready`."""
+        """Move all waiting tasks of these key queues to `ready`."""
         rows = [row for key_queue in self._found(names) for row in key_queue.rows(State.WAITING)]
         return self._shift(rows, State.READY)
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """`ready` → `waiting`."""
+        """Move tasks from `ready` to `waiting`."""
         return self._shift((self._tables.rows[task_id] for task_id in ids), State.WAITING)
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """What is remembered of rates."""
+        """Read the stored rates of key queues."""
         return [self._rate(name) for name in names]
 
     def _rate(self, name: KeyQueueName) -> RateState:
@@ -108,32 +109,32 @@ class KeyQueueRows:
         return RateState(*name, now, next_at, is_due=True, next_scheduled=min(later, default=None))
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
-        """Due tasks → `waiting`."""
+        """Move due tasks of a key queue from `scheduled` to `waiting`."""
         scheduled = self._tables.key_queues[name].scheduled
         return self._shift(scheduled.due(now, scheduled.count), State.WAITING)
 
     async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
-        """`waiting` → `scheduled`."""
+        """Move tasks from `waiting` to `scheduled`, due at these moments."""
         rows = [self._tables.rows[task_id] for task_id in moments]
         for row in rows:
             self._tables.postpone(row, moments[row.id])
         return [_changed(row) for row in rows]
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Replace what rates remember."""
+        """Write when the next start of each key queue is on time."""
         self._tables.next_starts.update(moments)
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
-        """The key queues of a kind."""
+        """The key queues of a kind that have ready or waiting tasks."""
         return [(key_queue.kind, key_queue.key) for key_queue in self._tables.key_queues_of(kind)]
 
     async def of_queue(self, queue: str) -> list[KeyQueueName]:
-        """The key queues that have tasks in a queue."""
+        """The key queues that have ready or waiting tasks in a queue."""
         found = self._tables.key_queues.items()
         return [name for name, key_queue in found if queue in key_queue.ready or queue in key_queue.waiting]
 
     async def prune_rates(self, limit: int) -> None:
-        """Forget rates of the past."""
+        """Delete stored rates whose value lies in the past."""
         next_starts, now = self._tables.next_starts, self._session.now
         past = [name for name, moment in next_starts.items() if moment <= now]
         for name in past[:limit]:

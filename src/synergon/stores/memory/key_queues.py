@@ -1,4 +1,4 @@
-"""Key queues: an index over the rows of tasks, by state and in claim order."""
+"""An index of the tasks of key queues, by state and in claim order."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from synergon.stores.session import KeyQueueName
 
 
 def key_queue_name(row: Row) -> KeyQueueName | None:
-    """The key queue that the task is in. A task that waits for a group is in none yet."""
+    """The key queue of the task. None without a limit key, and while the task waits for a group."""
     return None if row.limit_key is None or row.after_group is not None else (row.task.kind, row.limit_key)
 
 
 def rank(row: Row) -> int:
-    """One number for the position in claim order: the highest comes first."""
+    """The position of a task in claim order as one number, highest first."""
     return (row.priority << 64) - row.id
 
 
 class KeyQueue:
-    """The live tasks of one kind and limit key. `Tables` alone changes it."""
+    """The live tasks of one kind and limit key. Only `Tables` changes it."""
 
     __slots__ = ("key", "kind", "ready", "running", "scheduled", "size", "waiting")
 
@@ -41,7 +41,7 @@ class KeyQueue:
         return row.state is state and row.limit_key == self.key and row.after_group is None
 
     def join(self, row: Row) -> None:
-        """A task has come into the state that its row has."""
+        """Add a task in its current state."""
         self.size += 1
         match row.state:
             case State.RUNNING:
@@ -54,7 +54,7 @@ class KeyQueue:
                 self._agenda(State.WAITING, row.task.queue).add(row, -rank(row))
 
     def leave(self, row: Row) -> None:
-        """A task is about to leave the state that its row has."""
+        """Remove a task. Called before its state changes."""
         self.size -= 1
         match row.state:
             case State.RUNNING:
@@ -76,16 +76,16 @@ class KeyQueue:
 
     @property
     def ready_count(self) -> int:
-        """How many tasks are ready."""
+        """The number of ready tasks."""
         return sum(agenda.count for agenda in self.ready.values())
 
     @property
     def waiting_count(self) -> int:
-        """How many tasks wait."""
+        """The number of waiting tasks."""
         return sum(agenda.count for agenda in self.waiting.values())
 
     def rows(self, state: State) -> Iterator[Row]:
-        """The tasks that are ready, or those that wait; in no order."""
+        """The ready tasks or the waiting tasks, in no order."""
         agendas = self.ready if state is State.READY else self.waiting
         return (row for agenda in agendas.values() for row in agenda.rows())
 

@@ -1,4 +1,4 @@
-"""Limits in the memory store."""
+"""Limits, in the memory store: the primitives of `stores.session.LimitRows` over its tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LimitRows:
-    """`stores.session.LimitRows`."""
+    """Implements `stores.session.LimitRows` for the memory store."""
 
     __slots__ = ("_tables",)
 
@@ -24,20 +24,20 @@ class LimitRows:
         self._tables: Final = session.tables
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these limits, as JSON."""
         limits = self._tables.limits
         return {name: limits[name].declared for name in names if name in limits}
 
     async def exclude_unlimited(self) -> None:
-        """There is no other transaction."""
+        """Nothing to do: no transaction runs concurrently."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert or replace a limit."""
+        """Insert a limit, or replace its value and rate."""
         self._tables.limits[limit.name] = Limit(declared, limit.value, limit.rate)
         return True
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value."""
+        """Change the value of a limit."""
         limit = self._tables.limits.get(name)
         if limit is None:
             return False
@@ -45,7 +45,7 @@ class LimitRows:
         return True
 
     async def all(self) -> list[LimitRow]:
-        """All limits."""
+        """All limits, by name."""
         return [
             LimitRow(
                 name,
@@ -57,14 +57,14 @@ class LimitRows:
         ]
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold."""
+        """The permits that running tasks hold, counted."""
         return [
             PermitCount(row.holds or (), None if row.provider is None else row.server, 1)
             for row in self._tables.held.values()
         ]
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
-        """Running and waiting tasks of key queues."""
+        """The numbers of running and waiting tasks in key queues, by kind."""
         totals: Counter[tuple[str, State]] = Counter()
         for key_queue in self._tables.key_queues.values():
             totals[key_queue.kind, State.RUNNING] += key_queue.running

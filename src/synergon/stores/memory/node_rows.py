@@ -1,4 +1,4 @@
-"""Nodes and their leases in the memory store."""
+"""Nodes and their leases, in the memory store: the primitives of `stores.session.NodeRows` over its tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NodeRows:
-    """`stores.session.NodeRows`."""
+    """Implements `stores.session.NodeRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -21,27 +21,27 @@ class NodeRows:
         self._tables: Final = session.tables
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease is live."""
+        """Whether the lease of a node is live. None if the node has no row."""
         return self._tables.is_leased(node_id, self._session.now) if node_id in self._tables.nodes else None
 
     async def cordon(self, node_id: str) -> None:
-        """The node may claim nothing."""
+        """Mark the node as cordoned: it may claim nothing."""
         node = self._tables.nodes[node_id]
         if node.cordoned_at is None:
             node.cordoned_at = self._session.now
 
     async def uncordon(self, node_id: str) -> None:
-        """The node may claim again."""
+        """Remove the cordon mark: the node may claim again."""
         self._tables.nodes[node_id].cordoned_at = None
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Nodes whose lease is over, and those of `gone`."""
+        """The nodes whose lease has ended, and those of `gone`."""
         now, nodes = self._session.now, self._tables.nodes
         dead = (node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now))
         return [DeadNode(node_id, nodes[node_id].is_stopping) for node_id in dead]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete dead nodes that hold no running task."""
+        """Delete the dead nodes of this list that hold no running task."""
         nodes, running = self._tables.nodes, self._tables.running
         for node_id in dead:
             if not running.get(node_id):

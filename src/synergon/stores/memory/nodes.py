@@ -1,4 +1,4 @@
-"""Nodes: their leases, whether they may take anything, and what they say of themselves."""
+"""Registers nodes in the memory store, renews their leases, and reads them as records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.memory.tables import Tables
 
 
 def register(tables: Tables, new: NewNode, now: int) -> None:
-    """Make the node known, with a lease from now."""
+    """Insert a node, with a lease from now."""
     tables.nodes[new.id] = Node(
         new,
         registered_at=now,
@@ -23,7 +23,7 @@ def register(tables: Tables, new: NewNode, now: int) -> None:
 
 
 def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now: int, *, is_stopping: bool) -> bool:
-    """Lease from now; False: the node is not known."""
+    """Extend the lease of a node and store its status. False if the node is not registered."""
     node = tables.nodes.get(node_id)
     if node is None:
         return False
@@ -35,7 +35,7 @@ def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now
 
 
 def nodes(tables: Tables, now: int) -> list[NodeRecord]:
-    """Every registered node."""
+    """All registered nodes."""
     return [_record(node, now) for node in tables.nodes.values()]
 
 

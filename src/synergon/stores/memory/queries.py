@@ -1,4 +1,4 @@
-"""Looking at the tables without changing them."""
+"""Queries of the memory store, which change nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from synergon.stores.rules.node_capacity import requirements_of
 
 
 def list_tasks(tables: Tables, query: TaskQuery) -> TaskPage:
-    """One page of the tasks that match, newest id first."""
+    """One page of the matching tasks, newest id first."""
     matching = (row for row in _newest_first(tables, query.before) if _matches(row, query))
     found = list(islice(matching, query.limit + 1))
     page = found[: query.limit]
@@ -47,7 +47,7 @@ def _matches(row: Row, query: TaskQuery) -> bool:
 
 
 def counts(tables: Tables) -> dict[tuple[str, str, State], int]:
-    """How many tasks are in each state, by queue and kind."""
+    """The numbers of tasks by queue, kind and state."""
     return {
         (queue, kind, state): number
         for (queue, kind), tally in tables.tallies.items()
@@ -57,7 +57,7 @@ def counts(tables: Tables) -> dict[tuple[str, str, State], int]:
 
 
 def queues(tables: Tables) -> list[QueueRecord]:
-    """Every queue that was ever named."""
+    """All queues, by name, with their counts."""
     numbers: dict[str, dict[State, int]] = {name: {} for name in tables.queues}
     for (queue, _, state), number in counts(tables).items():
         numbers[queue][state] = numbers[queue].get(state, 0) + number
@@ -68,7 +68,7 @@ def queues(tables: Tables) -> list[QueueRecord]:
 
 
 def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
-    """Ready tasks of a kind in order, of those that a node could run."""
+    """Ready tasks of a kind in claim order, except those whose requirements the node can never meet."""
     after = None if look.after is None else (-look.after[0], look.after[1])
     suitable = (
         ready_group.rows(after)
@@ -80,7 +80,7 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
 
 
 def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
-    """How many tasks of the same kind, state and key queue go before this one."""
+    """How many tasks with this task's kind, state and key queue precede it."""
     row = tables.rows.get(task_id)
     if row is None or row.state not in (State.READY, State.WAITING):
         return None
@@ -89,7 +89,7 @@ def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
 
 
 def _others(tables: Tables, row: Row) -> Iterator[Row]:
-    """Tasks that might go before this one; of those that are ready without a key queue, first those that do."""
+    """Tasks that may precede this one. For a ready task without a key queue: exactly the tasks that precede it."""
     name = key_queue_name(row)
     if name is not None:
         return tables.key_queues[name].rows(row.state)

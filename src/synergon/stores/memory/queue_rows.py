@@ -1,4 +1,4 @@
-"""Queues in the memory store."""
+"""Queues, in the memory store: the primitives of `stores.session.QueueRows` over its tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class QueueRows:
-    """`stores.session.QueueRows`."""
+    """Implements `stores.session.QueueRows` for the memory store."""
 
     __slots__ = ("_session",)
 
@@ -17,7 +17,7 @@ class QueueRows:
         self._session: Final = session
 
     async def pause(self, queue: str) -> bool:
-        """Close a queue."""
+        """Pause a queue, and insert it if it is new."""
         queues = self._session.tables.queues
         if queues.get(queue) is not None:
             return False
@@ -25,7 +25,7 @@ class QueueRows:
         return True
 
     async def resume(self, queue: str) -> bool:
-        """Open a queue."""
+        """Resume a queue."""
         queues = self._session.tables.queues
         if queues.get(queue) is None:
             return False

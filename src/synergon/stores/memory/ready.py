@@ -1,4 +1,4 @@
-"""All ready tasks of a store, in lanes."""
+"""All ready tasks of a memory store, in ready groups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from synergon.stores.memory.row import Row
 
 
 class ReadyTasks:
-    """Finds the lane of a task, and the lanes of a kind.
+    """Finds the ready group of a task, and the ready groups of a kind.
 
-    Lanes of tasks that say nothing of their demands stay. Others go with their last task: there may be as many
-    demands as there are tasks, and nobody should have to look at the lanes of those that are gone.
+    A ready group of tasks without requirements of their own remains when it is empty. Any other is deleted with its
+    last task, because there may be as many different requirements as tasks.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class ReadyTasks:
         """How many ready groups of the kind have requirements of their own."""
 
     def join(self, row: Row) -> None:
-        """A task has become ready."""
+        """Add a task that has become ready."""
         task = row.task
         if task.is_command:
             self._ready_commands(row).join(row)
@@ -46,7 +46,7 @@ class ReadyTasks:
         ready_group.join(row)
 
     def forget(self, row: Row) -> None:
-        """A task is not ready any more; its row will say so from now on."""
+        """Note that a task is no longer ready. The caller changes its row."""
         task = row.task
         if task.is_command:
             self._ready_commands(row).forget_one()
@@ -59,25 +59,25 @@ class ReadyTasks:
             self._with_requirements[task.kind] -= 1
 
     def has_requirements(self, kind: str) -> bool:
-        """Whether any ready task of the kind says itself what it demands."""
+        """Whether a ready task of the kind has requirements of its own."""
         return self._with_requirements[kind] > 0
 
     def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup:
-        """One lane that has tasks."""
+        """A ready group that has tasks."""
         return self._ready_groups[kind][queue][requirements]
 
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:
-        """The lanes of a kind; with `queues` those of these alone."""
+        """The ready groups of a kind, in all queues or in `queues`."""
         found = self._ready_groups.get(kind, {})
         for queue in found if queues is None else found.keys() & queues:
             yield from found[queue].values()
 
     def ready_commands(self, kind: str) -> Iterable[ReadyCommands]:
-        """The lanes of commands."""
+        """The ready groups of a kind of commands."""
         return self._commands.get(kind, {}).values()
 
     def all_ready_groups(self) -> list[ReadyGroup]:
-        """Every lane of every kind."""
+        """The ready groups of all kinds."""
         plain = chain.from_iterable(self.ready_groups(kind) for kind in self._ready_groups)
         return [*plain, *chain.from_iterable(ready_groups.values() for ready_groups in self._commands.values())]
 

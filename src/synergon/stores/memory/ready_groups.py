@@ -1,4 +1,4 @@
-"""Ready tasks in order: higher priority first, then lower id."""
+"""A ready group of the memory store: ready tasks in claim order, higher priority first, then lower id."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from synergon.stores.memory.row import Row
 READY: Final = State.READY
 
 SLACK: Final = 64
-"""Outdated entries that are not worth a rebuild."""
+"""How many outdated entries are tolerated before the ready group is rebuilt."""
 
 Entry = tuple[int, int, Row]
 """Negated priority, id and task."""
 
 Position = tuple[int, int]
-"""Where a task stands in the order: its negated priority and its id. Smaller goes first."""
+"""The position of a task in claim order: its negated priority and its id. The smallest is first."""
 
 
 class ReadyGroup:
-    """The ready tasks of one queue and kind that have the same requirements.
+    """The ready tasks of one kind, queue and requirements.
 
-    Most tasks arrive in order and with the same priority: they wait in a plain line, which costs nothing to join
-    or to leave. The rest (other priorities, retries, tasks that were due later) wait in a heap beside it.
+    Most tasks become ready in claim order and with equal priority: they are in a deque, to which a task is added or
+    from which it is taken in constant time. All others (different priorities, retries, tasks that were due later) are
+    in a heap.
 
-    A task that leaves other than by its turn leaves its entry behind. An entry counts only while the row itself
-    says the same place, and then it is as good as any other entry of that task, because the place follows from the
-    row alone. Outdated entries never outnumber the good ones by more than `SLACK` when one is left behind.
+    A task that is removed from the middle does not remove its entry. An entry is valid only while the row has the
+    position of the entry; outdated ones are skipped. They never outnumber the valid ones by more than `SLACK`.
     """
 
     __slots__ = ("_fifo", "_fifo_priority", "_heap", "count", "queue", "requirements")
@@ -40,18 +40,18 @@ class ReadyGroup:
         self.queue: Final = queue
         self.requirements: Final = requirements
         self.count = 0
-        """How many tasks are ready here."""
+        """The number of ready tasks in the group."""
         self._fifo: deque[Row] = deque()
         self._fifo_priority = 0
         self._heap: list[Entry] = []
 
     def join(self, row: Row) -> None:
-        """A task has become ready."""
+        """Add a task that has become ready."""
         self.count += 1
         self.add(row)
 
     def add(self, row: Row) -> None:
-        """Give a ready task an entry."""
+        """Add an entry for a ready task."""
         fifo = self._fifo
         if not fifo:
             self._fifo_priority = row.priority
@@ -62,13 +62,14 @@ class ReadyGroup:
             heappush(self._heap, (-row.priority, row.id, row))
 
     def forget_one(self) -> None:
-        """A task of this lane is not ready any more; its row will say so from now on."""
+        """Note that a task of the group is no longer ready. The caller changes its row, and the entry is skipped
+        later."""
         self.count -= 1
         if len(self._fifo) + len(self._heap) > 2 * self.count + SLACK:
             self._rebuild()
 
     def head(self, now: int) -> Position | None:
-        """The place of the first task that may start."""
+        """The position of the first task that has not expired."""
         position = self._fifo_head(now)
         if not self._heap:
             return position
@@ -76,26 +77,26 @@ class ReadyGroup:
         return beside if position is None or (beside is not None and beside < position) else position
 
     def peek(self, head: Position) -> Row:
-        """The task that stands at the head, as `head` has just told."""
+        """The first task, whose position `head` has just returned."""
         if self._fifo and self._fifo[0].id == head[1]:
             return self._fifo[0]
         return self._heap[0][2]
 
     def pop(self, head: Position) -> Row:
-        """Take the task that stands at the head, as `head` has just told."""
+        """Remove and return the first task, whose position `head` has just returned."""
         if self._fifo and self._fifo[0].id == head[1]:
             return self._fifo.popleft()
         return heappop(self._heap)[2]
 
     def first(self, most: int, now: int) -> list[Row]:
-        """The first few tasks that may start; they stay."""
+        """The first `most` tasks that have not expired. They are not removed."""
         if most <= 0 or self.head(now) is None:  # this drops outdated entries at the front
             return []
         rows = (row for row in self._in_order(iter(self._fifo), self._heap_in_order()) if _may_start(row, now))
         return list(islice(rows, most))
 
     def rows(self, after: Position | None = None) -> Iterator[Row]:
-        """The ready tasks behind this place, in order; expired ones may be among them."""
+        """The ready tasks after this position, in order, including expired ones."""
         position = (-self._fifo_priority, self._fifo[-1].id) if self._fifo else None
         fifo = iter(self._fifo) if position is not None and (after is None or position > after) else iter(())
         for row in self._in_order(fifo, sorted(self._heap)):
@@ -103,17 +104,18 @@ class ReadyGroup:
                 yield row
 
     def _in_order(self, fifo: Iterator[Row], beside: Iterable[Entry]) -> Iterator[Row]:
-        """The tasks of the line and of the heap's entries, without outdated entries."""
+        """The tasks of the deque and the heap in claim order, without outdated entries."""
         entries = ((-row.priority, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
         good = (entry for entry in beside if self._counts(entry[2], -entry[0]))
         last_id = 0
         for _, task_id, row in merge(entries, good):
-            if task_id != last_id:  # a task whose priority was changed to and fro has several good entries
+            if task_id != last_id:  # a task whose priority was changed and changed back has several valid entries
                 yield row
             last_id = task_id
 
     def _heap_in_order(self) -> Iterator[Entry]:
-        """The entries of the heap in order, without taking them: as many steps as entries that are asked for."""
+        """The entries of the heap in order, without removing them. The cost depends on the entries read, not on the
+        heap."""
         heap = self._heap
         following = [(heap[0], 0)] if heap else []
         while following:
@@ -167,8 +169,8 @@ def _may_start(row: Row, now: int) -> bool:
 
 
 class ReadyCommands(ReadyGroup):
-    """The ready commands of one queue and kind that are for the same server, or for any: what one of them does not get,
-    no other one gets."""
+    """The ready commands of one kind, queue, requirements and target server. If one of them gets no permit, none of the
+    others does."""
 
     __slots__ = ("target",)
 

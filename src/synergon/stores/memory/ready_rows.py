@@ -1,4 +1,5 @@
-"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`)."""
+"""Ready tasks, as a claim reads and takes them, in the memory store: the primitives of `stores.session.ReadyRows` over
+its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReadyRows:
-    """The primitives over tables."""
+    """Implements `stores.session.ReadyRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -33,7 +34,7 @@ class ReadyRows:
         self._tables = session.tables
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """The lease of the node, and the ready groups of the requested kinds."""
+        """Read the lease of the node, and the ready groups of the requested kinds."""
         is_cordoned = await self.is_cordoned(request.node_id)
         groups = [
             (kind.kind, group.queue, group.requirements)
@@ -49,13 +50,13 @@ class ReadyRows:
         return open_groups(self._tables, kind.kind, queues)
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned; None: it has no live lease."""
+        """Whether the node is cordoned. None if it has no live lease."""
         if not self._tables.is_leased(node_id, self._session.now):
             return None
         return self._tables.nodes[node_id].cordoned_at is not None
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Read all limits and servers; nothing if the kinds need no permits."""
+        """Read all limits and servers. Reads nothing if the kinds need no permits."""
         if not any(kind.limits or kind.provider is not None for kind in kinds):
             return SharedLimits({}, [])
         servers = [
@@ -77,16 +78,16 @@ class ReadyRows:
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
     ) -> tuple[list[HeldPermits], list[ReadyTask]]:
-        """The permits that running tasks hold, and what `first` finds."""
+        """Read the permits that running tasks hold, and the first tasks of these ready groups."""
         permits = [
-            # Without a provider its server is only that of the last attempt.
+            # Without a provider the server is that of the last attempt, and holds no permit.
             HeldPermits(row.holds or (), row.provider, row.server if row.provider is not None else None, row.slot)
             for row in self._tables.held.values()
         ]
         return permits, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group."""
+        """The first tasks of each ready group in claim order."""
         return [
             self._task(request, row)
             for group, number in numbers.items()
@@ -96,7 +97,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands for any server and for these servers."""
+        """The first commands that any server may run, and those for these servers."""
         return [
             self._task(request, row)
             for kind in kinds
@@ -106,7 +107,7 @@ class ReadyRows:
         ]
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """Those of these tasks that are ready, in open queues of the request."""
+        """The ready tasks of this list that are in queues of the request which are not paused."""
         rows = (self._tables.rows.get(task_id) for task_id in ids)
         return [self._task(request, row) for row in rows if row is not None and self._is_open(request, row)]
 
@@ -119,13 +120,13 @@ class ReadyRows:
         )
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """All of these tasks → `running`."""
+        """Move all of these tasks from `ready` to `running`."""
         return [
             start(self._tables, self._tables.rows[task.id], node_id, self._session.now, grant) for task, grant in taken
         ]
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task that was read just now."""
+        """Reserve capacity of the node for a task that was read in this transaction."""
         row = self._tables.rows[task.id]
         if self._is_reserved_elsewhere(request, row):
             return False
@@ -134,7 +135,7 @@ class ReadyRows:
         return True
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """The node reserves no capacity for the task from here on."""
+        """Delete the node's reservation for the task."""
         row = self._tables.rows.get(task_id)
         if row is not None and row.reserved_by == node_id:
             row.release_reservation()
@@ -151,7 +152,7 @@ class ReadyRows:
         )
 
     def _is_reserved_elsewhere(self, request: ClaimRequest, row: Row) -> bool:
-        """Whether a node other than this one, which is alive and not cordoned, has reserved capacity for a task."""
+        """Whether another node, live and not cordoned, has reserved capacity for the task."""
         return (
             row.reserved_by is not None
             and row.reserved_by != request.node_id
@@ -162,12 +163,12 @@ class ReadyRows:
 
 
 def open_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
-    """The ready groups of a kind in open queues; with `queues` in these alone."""
+    """The ready groups of a kind in queues that are not paused; all of them, or those of `queues`."""
     return (group for group in tables.ready.ready_groups(kind, queues) if tables.queues[group.queue] is None)
 
 
 def start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None = None) -> Claim:
-    """`ready` → `running`, with these permits."""
+    """Move a task from `ready` to `running` with these permits, and return its claim."""
     tables.start(row, node_id, now)
     if grant is not None:
         tables.take_permits(row, grant)

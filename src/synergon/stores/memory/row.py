@@ -1,4 +1,4 @@
-"""One task as the memory store keeps it, and as the outside sees it."""
+"""A task as the memory store holds it, and its conversion to a record."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ Tally = dict[State, int]
 
 
 class Row(msgspec.Struct, gc=False):
-    """A task. Mutable, and never handed out: callers get a `TaskRecord` or a `Claim`.
+    """A task. Mutable, and never returned to callers: they get a `TaskRecord` or a `Claim`.
 
-    The garbage collector does not look into rows (there may be a million of them), so a row must never point at
-    anything that points back at rows.
+    The garbage collector does not track rows, because there may be a million of them. So a row must never refer to an
+    object that refers to rows.
     """
 
     id: int
     task: NewTask
-    """What was asked for; a replacement puts another one here."""
+    """The task as it was inserted or last replaced."""
     tally: Tally
-    """The numbers in which this row is counted."""
+    """The counts of its queue and kind, in which this row is included."""
     state: State
     priority: int
     run_at: int
     enqueued_at: int
     expires_at: int | None
     limit_key: str | None = None
-    """With its kind, the key queue that it is in."""
+    """The key of its key queue."""
     after_group: int | None = None
-    """The group that it waits for; None as soon as that has ended."""
+    """The group that the task waits for; None after the group has ended."""
     holds: tuple[str, ...] | None = None
-    """The limits that it holds while it runs; None: it runs without limits and without a server, or not at all."""
+    """The limits whose permits the running task holds; None if it needs no permits, or does not run."""
     provider: str | None = None
-    """The provider of the server that it runs on."""
+    """The provider of the server on which the task runs."""
     server: str | None = None
-    """The server that it runs on, or was last given."""
+    """The server on which the task runs or last ran."""
     slot: int | None = None
-    """Its place on that server."""
+    """The number of its permit on that server."""
     reserved_by: str | None = None
-    """The node that keeps room for it."""
+    """The node that has reserved capacity for the task."""
     reserved_until: int = 0
     protected_until: int = 0
-    """It may not be asked to yield before."""
+    """No preemption before this moment."""
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, gc=False):
     started_at: int | None = None
     finished_at: int | None = None
     ended_no: int = 0
-    """A number that grows with every end."""
+    """The number of its end; later ends have greater numbers."""
     reason: Reason | None = None
     cancel_requested: bool = False
     overdue: bool = False
@@ -67,10 +67,10 @@ class Row(msgspec.Struct, gc=False):
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
     finished_no: int | None = None
-    """The last claim that its owner finished."""
+    """The last claim for which an outcome was applied."""
 
     def release_reservation(self) -> None:
-        """Nobody keeps room for it."""
+        """Delete the reservation of the task."""
         self.reserved_by = None
         self.reserved_until = 0
 

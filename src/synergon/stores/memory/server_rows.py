@@ -1,4 +1,4 @@
-"""Providers and servers in the memory store."""
+"""Providers and servers, in the memory store: the primitives of `stores.session.ServerRows` over its tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ServerRows:
-    """`stores.session.ServerRows`."""
+    """Implements `stores.session.ServerRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -25,12 +25,12 @@ class ServerRows:
         self._tables: Final = session.tables
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these providers, as JSON."""
         known = self._tables.providers
         return {name: known[name].declared for name in providers if name in known}
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert or replace a provider."""
+        """Insert a provider, or replace its back-off."""
         known = self._tables.providers.get(provider.name)
         self._tables.providers[provider.name] = Provider(
             declared,
@@ -46,7 +46,7 @@ class ServerRows:
         return provider in self._tables.providers
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider."""
+        """Replace the servers of a provider. Those that remain retain their health."""
         entry = self._tables.providers[provider]
         before, entry.servers = entry.servers, {}
         for address, capacity in sorted(capacities.items()):
@@ -54,7 +54,7 @@ class ServerRows:
             server.capacity = capacity
 
     async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The targets of commands that wait for other servers."""
+        """Commands of the provider that wait for a server outside this pool, with its address."""
         return {
             row.id: row.task.target
             for row in self._tables.commands.values()
@@ -69,7 +69,7 @@ class ServerRows:
         servers: Collection[ServerName],
         failed: Collection[ServerName],  # noqa: ARG002  nothing is locked
     ) -> dict[ServerName, ServerHealth]:
-        """The health of servers."""
+        """Read the health of the servers that these outcomes concern."""
         found: dict[ServerName, ServerHealth] = {}
         for name, address in servers:
             provider = self._tables.providers.get(name)
@@ -95,7 +95,7 @@ class ServerRows:
         entry.failures, entry.backoffs, entry.backs_off_until = failures, backoffs, backs_off_until
 
     async def all(self) -> list[ServerRow]:
-        """All servers."""
+        """All servers of all pools."""
         return [
             ServerRow(name, address, server.capacity, server.failures, server.backs_off_until)
             for name, provider in self._tables.providers.items()
@@ -103,7 +103,7 @@ class ServerRows:
         ]
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on."""
+        """The servers that tasks run on, with the number of their tasks."""
         used = Counter(
             (row.provider, row.server)
             for row in self._tables.held.values()

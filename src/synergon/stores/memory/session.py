@@ -19,7 +19,7 @@ from synergon.stores.session import NoLocks, Touched
 
 
 class Session:
-    """The primitives of `stores.session.Session` over tables. Its user holds the lock of the tables."""
+    """Implements `stores.session.Session` over the tables, whose lock the caller holds."""
 
     __slots__ = (
         "audit",
@@ -54,5 +54,5 @@ class Session:
         self.ready: Final[port.ReadyRows] = ReadyRows(self)
 
     async def read_clock(self) -> int:
-        """The store's clock."""
+        """Read the store's clock."""
         return self.now

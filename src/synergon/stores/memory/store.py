@@ -1,10 +1,11 @@
-"""The memory store: the semantics of every other store, without the disk.
+"""The memory store: the semantics of every other store, without a database.
 
-Promises: engines of one process that name the same `memory://name` share its tasks, from any thread and any event
-loop; plain `memory://` belongs to one store object. The tasks are gone when the last store of that name is closed.
-The clock is the host's, and never runs back.
+Engines of one process that use one name `memory://name` share its tasks, from any thread and event loop. Plain
+`memory://` belongs to one store object. The tasks are deleted when the last store of a name is closed. The clock is
+that of the host, and never runs back.
 
-Long, because every call of the port is here, each behind the same lock; what they do is in the modules beside it.
+Long, because it has every call of the port that is not a rule, each under the lock of the tables. The modules beside it
+do the work.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Result = TypeVar("Result")
 SCHEME: Final = "memory://"
 
 _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
-"""The tables of each name. Weak, so that a store that was dropped without a `close` does not keep them."""
+"""The tables of each name. Weak references, so that a store that was dropped without `close` does not retain them."""
 _sharing: Final = threading.Lock()
 
 
@@ -64,10 +65,10 @@ class MemoryStore(BaseStore):
         self._tables: Tables | None = None
         self._session: Session | None = None
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Find the tables of this name, or make them."""
+        """Find the tables of this name, or create them."""
         with _sharing:
             if self._tables is None:
                 self._tables = self._find_or_make()
@@ -78,7 +79,7 @@ class MemoryStore(BaseStore):
         return _shared.setdefault(self._name, Tables()) if self._name else Tables()
 
     async def close(self) -> None:
-        """Let go of the tables; the last store to do so ends them."""
+        """Release the tables. The last store of a name deletes them."""
         with _sharing:
             tables, self._tables, self._session = self._tables, None, None
             if tables is not None:
@@ -87,20 +88,20 @@ class MemoryStore(BaseStore):
                     _shared.pop(self._name, None)  # not left to the garbage collector: a frame may still hold it
 
     async def now(self) -> int:
-        """The host's clock, and never less than what any store of this name has seen."""
+        """The host's clock, but never earlier than any moment that a store of this name has returned."""
         with self._transaction() as (_, now):
             return now
 
     async def secret(self) -> bytes:
-        """The same for every store of this name."""
+        """The secret that all stores of this name share."""
         with self._transaction() as (tables, _):
             return tables.secret
 
     async def schema_versions(self) -> None:
-        """There is no schema."""
+        """None: the store has no schema."""
 
     def schema_sql(self) -> str:
-        """Not available."""
+        """Raises `NotAvailable`: the store has no tables in SQL."""
         raise NotAvailable(f"{self.url} has no tables to make")
 
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
@@ -122,49 +123,49 @@ class MemoryStore(BaseStore):
             raise NotConnected(f"the store {self.url} is not open; connect the engine first")
         return _Transaction(self._tables, self._clock)
 
-    # ------------------------------------------------------------ tasks come in
+    # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Nobody waits for anybody here."""
+        """Does nothing: no transaction waits for another one here."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Not available: there is no database whose transaction could be joined."""
+        """Raises `NotAvailable`: there is no database whose transaction could be joined."""
         return self.insert_on_sync(connection, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:  # noqa: ARG002  the port's
-        """Not available either."""
+        """Raises `NotAvailable`: there is no database whose transaction could be joined."""
         raise NotAvailable(
             f"{self.url} has no transactions to join, so conn= cannot work; "
             "enqueue without it, or use sqlite:/// or postgresql://"
         )
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
-        """Not available: nobody's transaction brings anything."""
+        """Raises `NotAvailable`: no caller's transaction inserts tasks."""
         raise NotAvailable(f"{self.url} has nothing to listen to")
 
-    # ------------------------------------------------------------ tasks run
+    # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take the first ready tasks among the asked kinds and queues that the node can carry."""
+        """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks that a claim might take."""
+        """Read ready tasks in claim order without claiming them."""
         with self._transaction() as (tables, now):
             return queries.look(tables, look, now)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many go before this one."""
+        """Count the tasks that precede this one."""
         with self._transaction() as (tables, _):
             return queries.ahead(tables, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """What the rate of a key queue remembers."""
+        """The stored value of a key queue's rate."""
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim; neither without a lease."""
+        """Finish and claim under one lock. Neither happens if the node has no live lease."""
         return await self._transact(self._exchange, outcomes, request)
 
     async def _exchange(
@@ -178,32 +179,30 @@ class MemoryStore(BaseStore):
         return await finish.finish(session, outcomes)
 
     async def begin(self, hold_seconds: float) -> TaskTransaction:  # noqa: ARG002  it is the port's
-        """Not available: a body has nothing here to write to."""
+        """Raises `NotAvailable`: there is no database that a task function could write to."""
         raise NotAvailable(
             f"{self.url} has no transactions, so ctx.transaction() cannot work; use sqlite:/// or postgresql://. "
             "Children of ctx.enqueue() are stored together with success here too"
         )
 
     async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node that somebody wants cancelled."""
+        """The running tasks of this node for which a cancellation was requested."""
         with self._transaction() as (tables, _):
             return [row.id for row in tables.running.get(node_id, {}).values() if row.cancel_requested]
-
-    # ------------------------------------------------------------ time and death
 
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Make the node known, with a lease from now."""
+        """Register a node, with a lease from now."""
         with self._transaction() as (tables, now):
             nodes.register(tables, node, now)
 
     async def keeper(self) -> LeaseKeeper:
-        """A path for renewing leases; nothing is ever long in the way here."""
+        """Open a lease keeper, which uses the tables directly: no call holds their lock for long."""
         return _MemoryLeaseKeeper(self._transaction)
 
     async def unregister(self, node_id: str) -> None:
-        """Forget the node."""
+        """Delete the node."""
         with self._transaction() as (tables, _):
             tables.nodes.pop(node_id, None)
 
@@ -213,18 +212,18 @@ class MemoryStore(BaseStore):
             return nodes.nodes(tables, now)
 
     async def running_by_node(self) -> dict[str, int]:
-        """How many tasks each node holds."""
+        """The number of running tasks by node id."""
         with self._transaction() as (tables, _):
             return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
 
-    # ------------------------------------------------------------ limits, servers, groups, orders
+    # ------------------------------------------------------------ groups
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, counted from their rows."""
+        """These groups, with their tasks counted."""
         with self._transaction() as (tables, _):
             return groups.groups(tables, ids)
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ queries
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
         """These tasks, live or final."""
@@ -233,14 +232,14 @@ class MemoryStore(BaseStore):
             return [None if row is None else record_of(row) for row in rows]
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page of the tasks that match."""
+        """One page of the matching tasks."""
         with self._transaction() as (tables, _):
             return queries.list_tasks(tables, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Read the ends of tasks."""
+        """Open a reader of final events."""
 
         async def look(position: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
@@ -252,17 +251,17 @@ class MemoryStore(BaseStore):
         return OrderedFinalEvents.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers by (queue, kind, state)."""
+        """Exact numbers of tasks by (queue, kind, state)."""
         with self._transaction() as (tables, _):
             return queries.counts(tables)
 
     async def queues(self) -> list[QueueRecord]:
-        """Every queue, by name."""
+        """All queues, by name, with their counts."""
         with self._transaction() as (tables, _):
             return queries.queues(tables)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people."""
+        """Facts for people (`synergon doctor`)."""
         with self._transaction() as (tables, now):
             return {
                 "store": "memory of this process; nothing survives it",
@@ -273,7 +272,7 @@ class MemoryStore(BaseStore):
 
 
 class _Transaction:
-    """Nobody else uses the tables meanwhile, and time stands still."""
+    """Holds the lock of the tables, and one moment of the clock."""
 
     __slots__ = ("_clock", "_tables")
 
@@ -294,7 +293,7 @@ class _Transaction:
 
 
 class _MemoryLeaseKeeper:
-    """Renews leases through the store itself."""
+    """Renews leases in the tables of the store."""
 
     def __init__(self, transaction: Callable[[], _Transaction]) -> None:
         self._transaction = transaction
@@ -306,4 +305,4 @@ class _MemoryLeaseKeeper:
             return nodes.renew(tables, node_id, lease, published, now, is_stopping=is_stopping)
 
     async def close(self) -> None:
-        """There is nothing to give up."""
+        """Nothing to close."""

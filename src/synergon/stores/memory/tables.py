@@ -1,4 +1,4 @@
-"""The rows of one memory store with everything that finds them, and the primitive moves that keep both in step."""
+"""The tables of a memory store: rows of tasks, the indexes over them, and the changes that keep both consistent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RUNNING: Final = State.RUNNING
 
 
 class Tables:
-    """All data behind one `memory://` URL.
+    """All data of one `memory://` URL.
 
-    A row is the truth; what finds it (lanes, agendas, keys, tallies) is derived from it and changed only by the
-    methods here, so that no caller can forget one of them. Whoever uses the tables holds `lock`.
+    The rows are authoritative. The indexes (ready groups, agendas, keys, numbers of tasks) are derived from them, and
+    only the methods here change them, so that no caller can forget one. Callers hold `lock`.
     """
 
     def __init__(self) -> None:
@@ -44,40 +44,40 @@ class Tables:
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
-        """The history: ended tasks of each final state by the number of their end, and so in order."""
+        """The history: final tasks by state and by the number of their end, in that order."""
         self.last_end = 0
         self.pruned: Final[dict[tuple[State, str], int]] = {}
-        """The last ends of each final state and kind that were pruned."""
+        """The number of the last end that was pruned, by state and kind."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
         self.ready: Final = ReadyTasks()
         self.due: Final = Agenda(lambda row: row.run_at if row.state is State.SCHEDULED else None)
         self.expiry: Final = Agenda(lambda row: row.expires_at if row.state in WAITING_STATES else None)
         self.queues: Final[dict[str, int | None]] = {}
-        """Every queue that was ever named, and since when it is paused."""
+        """When each queue was paused; None for a queue that is not paused."""
         self.nodes: Final[dict[str, Node]] = {}
         self.limits: Final[dict[str, Limit]] = {}
         self.providers: Final[dict[str, Provider]] = {}
         self.held: Final[dict[int, Row]] = {}
-        """The running tasks that hold limits or a place on a server."""
+        """The running tasks that hold permits of limits or servers."""
         self.commands: Final[dict[int, Row]] = {}
         """The live commands."""
         self.key_queues: Final[dict[KeyQueueName, KeyQueue]] = {}
         """The key queues that have a live task."""
         self.next_starts: Final[dict[KeyQueueName, int]] = {}
-        """What the rates of key queues remember (`rules.rates`)."""
+        """The stored values of the rates of key queues (`rules.rates`)."""
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
         self.bare_groups: Final[dict[int, None]] = {}
         """The groups that have ended and had no task left, live or final, when they were noted."""
         self.audit: Final[dict[int, AuditRecord]] = {}
-        """In the order in which they were given."""
+        """By id, oldest first."""
         self.last_action_id = 0
 
-    # ------------------------------------------------------------ tasks come and go
+    # ------------------------------------------------------------ insert and delete
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """A new task, in the state that follows from its time, its key queue and the group before it."""
+        """Insert a task. Its state follows from its due time, its key queue and the group that it waits for."""
         self.last_id += 1
         row = Row(
             id=self.last_id,
@@ -100,7 +100,7 @@ class Tables:
         return row
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
-        """Another task under the id and the key of a live one that is not running; it stays in its group."""
+        """Write a new task into the row of a live task that is not running. Id, key and group remain."""
         self._leave(row)
         self._stop_following(row)
         row.limit_key = task.limit_key
@@ -121,10 +121,10 @@ class Tables:
         self._arrive(row, now)
 
     def remove(self, row: Row) -> None:
-        """Forget a task that is not running."""
+        """Delete a task that is not running."""
         self._leave(row)
         was_live = row.state not in FINAL
-        # Entries that were left behind in a lane or an agenda must not take it for a live task.
+        # An outdated entry in a ready group or an agenda must not find a live task here.
         row.state = State.CANCELLED
         if was_live:
             self._die(row)
@@ -136,10 +136,10 @@ class Tables:
             if group_id is not None:
                 self.note_if_bare(group_id)
 
-    # ------------------------------------------------------------ moves
+    # ------------------------------------------------------------ changes of state
 
     def start(self, row: Row, node_id: str, now: int) -> None:
-        """`ready` → `running`."""
+        """Move a task from `ready` to `running`."""
         self.ready.forget(row)
         key_queue = None if row.limit_key is None else self.key_queues[row.task.kind, row.limit_key]
         if key_queue is not None:
@@ -161,14 +161,14 @@ class Tables:
             key_queue.join(row)
 
     def take_permits(self, row: Row, grant: Grant) -> None:
-        """What a task that has just started holds until it runs no more."""
+        """Record the permits that a task holds while it runs."""
         if grant.limits or grant.provider is not None:
             row.holds, row.provider, row.slot = grant.limits, grant.provider, grant.slot
             row.server = grant.server or row.server
             self.held[row.id] = row
 
     def requeue(self, row: Row, run_at: int, now: int) -> None:
-        """A live task → `scheduled` if it is due later, `waiting` if it has a limit key, or `ready`."""
+        """Move a live task to `scheduled` (due later), `waiting` (with a limit key) or `ready`."""
         self._leave(row)
         row.run_at = run_at
         row.node_id = None
@@ -176,7 +176,7 @@ class Tables:
         self._arrive(row, now)
 
     def assign_key(self, row: Row, limit_key: str, now: int) -> None:
-        """A running task → another key queue."""
+        """Assign a running task to another key queue."""
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
@@ -184,32 +184,32 @@ class Tables:
         self._arrive(row, now)
 
     def shift(self, row: Row, state: State) -> None:
-        """Between `waiting` and `ready`, or from `scheduled` to `waiting`."""
+        """Move a task between `waiting` and `ready`, or from `scheduled` to `waiting`."""
         self._leave(row)
         self._enter(row, state)
         if state is not READY:
             row.release_reservation()
 
     def postpone(self, row: Row, run_at: int) -> None:
-        """`waiting` → `scheduled`."""
+        """Move a task from `waiting` to `scheduled`."""
         self._leave(row)
         row.run_at = run_at
         self._enter(row, State.SCHEDULED)
 
     def release(self, row: Row, now: int) -> None:
-        """The group that a task waited for has ended."""
+        """Release a task that waited for a group which has ended."""
         self._leave(row)
         self._stop_following(row)
         self._arrive(row, now)
 
     def reprioritize(self, row: Row, priority: int) -> None:
-        """Another priority for a live task that is not running."""
+        """Change the priority of a live task that is not running."""
         self._leave(row)
         row.priority = priority
         self._enter(row, row.state)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
-        """A live task → its final state and the history; its key is free from here on."""
+        """Move a live task to its final state and the history. Its key becomes free."""
         self._leave(row)
         row.state = state
         row.reason = reason
@@ -222,7 +222,8 @@ class Tables:
         self._die(row)
 
     def revive(self, row: Row, now: int) -> None:
-        """An ended task → `ready` or its key queue, as if it had never run, but for its claim number and its errors."""
+        """Move a final task to `ready` or its key queue, with everything cleared but its claim number and its
+        errors."""
         self._leave(row)
         self._come_alive(row)
         group = self.groups.get(row.task.group_id or 0)
@@ -235,24 +236,24 @@ class Tables:
         row.cancel_requested = row.overdue = False
         self._arrive(row, now)
 
-    # ------------------------------------------------------------ questions
+    # ------------------------------------------------------------ queries
 
     def holder(self, task: NewTask) -> Row | None:
         """The live task that holds this task's key."""
         return None if task.key is None else self.holders.get((task.kind, task.key))
 
     def is_leased(self, node_id: str, now: int) -> bool:
-        """Whether the node may act."""
+        """Whether the node has a live lease."""
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
     def is_bare(self, group_id: int) -> bool:
-        """Whether a group has ended and has no task left, live or final, the task that follows it included."""
+        """Whether a group has ended and has no task left, live or final, including the task that follows it."""
         group = self.groups.get(group_id)
         return group is not None and group.ended_at is not None and not group.members and group.then_id not in self.rows
 
     def note_if_bare(self, group_id: int) -> None:
-        """A group has ended, or lost a task."""
+        """Add a group to the groups that can be pruned, if it has ended and has no task left."""
         if self.is_bare(group_id):
             self.bare_groups[group_id] = None
 
@@ -260,10 +261,10 @@ class Tables:
         """The key queues of a kind."""
         return [key_queue for key_queue in self.key_queues.values() if key_queue.kind == kind]
 
-    # ------------------------------------------------------------ what finds a row
+    # ------------------------------------------------------------ indexes
 
     def _arrive(self, row: Row, now: int) -> None:
-        """Into the state of a live task that waits for a group, its time or its key queue, or for nothing."""
+        """Move a task into the state that its group, due time and limit key demand."""
         if row.after_group is not None:
             self._enter(row, State.WAITING)
         elif row.run_at > now:
@@ -272,7 +273,7 @@ class Tables:
             self._enter(row, READY if row.limit_key is None else State.WAITING)
 
     def _enter(self, row: Row, state: State) -> None:
-        """Into one of the states of a live task that does not run."""
+        """Move a task into a live state other than `running`, and update the indexes."""
         row.state = state
         row.tally[state] += 1
         if state is READY:
@@ -285,7 +286,7 @@ class Tables:
             self._join_key_queue(row)
 
     def _leave(self, row: Row) -> None:
-        """Out of whatever state it is in."""
+        """Remove a task from the indexes of its current state."""
         state = row.state
         row.tally[state] -= 1
         if row.limit_key is not None and state not in FINAL:
@@ -314,7 +315,7 @@ class Tables:
             self.commands[row.id] = row
 
     def _die(self, row: Row) -> None:
-        """What a task lets go of when it ends or is removed: its key and its group."""
+        """Release the key and the group of a task that ends or is deleted."""
         task = row.task
         if task.key is not None:
             del self.holders[task.kind, task.key]
@@ -373,5 +374,5 @@ class Tables:
 
 
 def _priority(task: NewTask) -> int:
-    """Commands have none: they go in the order in which they came."""
+    """The priority of a task; 0 for commands, which start in the order of their ids."""
     return 0 if task.is_command else task.priority

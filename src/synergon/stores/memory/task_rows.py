@@ -1,4 +1,4 @@
-"""Rows of live tasks and of the history: the primitives of `stores.session.TaskRows`."""
+"""Live tasks and the history, in the memory store: the primitives of `stores.session.TaskRows` over its tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNNING: Final = State.RUNNING
 
 
 class TaskRows:
-    """Tasks in the tables of a session, whose lock is held."""
+    """Implements `stores.session.TaskRows` for the memory store."""
 
     __slots__ = ("_session",)
 
@@ -28,19 +28,19 @@ class TaskRows:
         self._session = session
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that run."""
+        """The running tasks with these ids."""
         return {row.id: _live(row) for row in self._rows(ids) if row.state is RUNNING}
 
     async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that are live."""
+        """The live tasks with these ids."""
         return {row.id: _live(row) for row in self._rows(ids) if row.state not in FINAL}
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        """Those of these tasks that are in the history."""
+        """The tasks of the history with these ids."""
         return {row.id: _final(row) for row in self._rows(ids) if row.state in FINAL}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        """The last finished claims of these tasks, live or final."""
+        """The last finished claim of each of these tasks, live or final."""
         return {
             row.id: FinishedClaim(row.id, row.finished_no, row.state, row.task.kind)
             for row in self._rows(ids)
@@ -60,7 +60,7 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and count them."""
+        """Move live tasks to the history, and update the numbers of final tasks."""
         session = self._session
         tables, now = session.tables, session.now
         for task in tasks:
@@ -79,7 +79,7 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task back among those that wait or are ready; its new state."""
+        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[task.id]
         if protected_for > 0:
@@ -95,7 +95,7 @@ class TaskRows:
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
     ) -> None:
-        """Give attempts back to a running task, count crashes, and replace its list of errors."""
+        """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         row = self._session.tables.rows[task_id]
         row.attempts = max(row.attempts - attempts, 0)
         row.crashes += crashes
@@ -107,7 +107,7 @@ class TaskRows:
         self._session.tables.rows[task_id].errors = tuple(errors)
 
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         row = self._session.tables.rows.get(task_id)
         if row is None or row.claim_no != claim_no or row.state is not RUNNING:
             return False
@@ -117,7 +117,7 @@ class TaskRows:
         return True
 
     async def request_cancel(self, task_id: int) -> None:
-        """Mark a running task."""
+        """Mark a running task, so that its node cancels the attempt."""
         self._session.tables.rows[task_id].cancel_requested = True
 
     async def delete(self, task_id: int) -> None:
@@ -125,13 +125,13 @@ class TaskRows:
         self._session.tables.remove(self._session.tables.rows[task_id])
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a row of the history, and count it no longer."""
+        """Delete a task from the history, and update the number of final tasks."""
         self._session.tables.remove(self._session.tables.rows[task.id])
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete old rows of the history."""
+        """Delete the oldest tasks of the history that ended before the cutoff."""
         tables, ended_before = self._session.tables, self._session.now - age
-        # In the order in which they ended, and the clock never runs back: the first that is too young ends the search.
+        # Rows are in the order of their ends, and the clock never runs back: the first young one ends the search.
         old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
         rows = list(islice(old, limit))
         for row in rows:
@@ -140,7 +140,8 @@ class TaskRows:
         return len(rows)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a row of the history to the live tasks; its new state. None: a live task holds its key."""
+        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
+        key."""
         tables = self._session.tables
         row = tables.rows[task.id]
         if tables.holder(row.task) is not None:
@@ -153,7 +154,7 @@ class TaskRows:
         return [self._add(task) for task in tasks]
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
-        """Insert a task with a key. None: a live task holds the key."""
+        """Insert a task with a key. None if a live task holds the key."""
         return self._add(task) if self._session.tables.holder(task) is None else None
 
     def _add(self, task: NewTask) -> Insertion:
@@ -162,7 +163,7 @@ class TaskRows:
         return Insertion(row.id, True, row.state)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Replace a live task that does not run by a new one; its state."""
+        """Write a new task into the row of a live task that does not run. Returns its state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[holder.id]
         tables.replace(row, task, _due(task.run_at, task.delay, now), now)
@@ -179,7 +180,7 @@ class TaskRows:
         return {name: _holder(holders[name]) for name in names if name in holders}
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        """Change when a scheduled or ready task is due."""
+        """Change when a scheduled or ready task is due. None if it is in another state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows.get(task_id)
         if row is None or row.state not in (State.SCHEDULED, State.READY):
@@ -197,7 +198,7 @@ class TaskRows:
         return _changed(row)
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Tasks whose time to start is over."""
+        """Expired tasks that are not ended yet, earliest expiry first."""
         return [_live(row) for row in self._session.tables.expiry.due(self._session.now, limit)]
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
@@ -209,14 +210,15 @@ class TaskRows:
         return [_changed(row) for row in due]
 
     async def next_due_in(self) -> int | None:
-        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
+        moment."""
         tables, now = self._session.tables, self._session.now
         awaited = (tables.due.next_moment(), tables.expiry.next_moment(), next_backoff_end(tables, now))
         moments = [moment for moment in awaited if moment is not None]
         return max(min(moments) - now, 0) if moments else None
 
     async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        """Running tasks of these nodes, and of nodes that are not registered, by ascending id."""
         tables = self._session.tables
         orphans = {
             row.id: row

@@ -1,4 +1,4 @@
-"""The shared store: one PostgreSQL database, many nodes."""
+"""The PostgreSQL store: one database, shared by the nodes of many hosts."""
 
 from synergon.stores.postgres.store import PostgresStore
 

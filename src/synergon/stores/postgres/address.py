@@ -1,4 +1,4 @@
-"""What a `postgresql://` URL says to the driver, and what it says to us."""
+"""Parses `postgresql://` URLs: separates the parameters of synergon from those of the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA: Final = "synergon"
 POOL: Final = 8
 CALL_SECONDS: Final = 30.0
 
-# Shorter than PostgreSQL would allow: the channel for wake-ups has the same name and an ending.
+# Shorter than PostgreSQL allows: the channel for wake-ups is this name with a suffix.
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
 _OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile")
 _DRIVERS: Final = (
@@ -29,42 +29,42 @@ _SERVERS: Final = (
     *("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "work_mem"),
     *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"),
 )
-"""Settings of a session that are taken by their own names; any other one can be had with `options`."""
+"""Session settings that a URL may contain by name; any other can be given with `options`."""
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the database is, and how to use it."""
+    """The address of the database, and the options with which to use it."""
 
     dsn: str
     location: str
-    """The same for people: without the password."""
+    """The address for messages: without the password."""
     schema: str = SCHEMA
     pool: int = POOL
-    """How many connections this process may hold, besides those for its lease, wake-ups and `ctx.transaction()`."""
+    """The maximum number of connections, without those for the lease, wake-ups and `ctx.transaction()`."""
     call_seconds: float = CALL_SECONDS
-    """No call takes longer, waiting for a connection included, but for the tenth in which it is given up."""
+    """The maximum duration of a call, including the wait for a connection; a rollback may add a tenth."""
     is_pooled_elsewhere: bool = False
-    """A transaction-mode pooler stands in between: nothing may outlive a transaction on a connection."""
+    """The connection goes through a transaction-mode pooler: no session state may outlive a transaction."""
     profile: Profile = STANDARD
-    """What the database can do."""
+    """The profile of the database."""
     notifies: bool = True
-    """Whoever enqueues in a transaction of their own wakes the nodes with a NOTIFY."""
+    """An enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
 
     @property
     def listens(self) -> bool:
-        """Nodes LISTEN, which takes a connection that keeps its state."""
+        """Whether nodes LISTEN for wake-ups, which needs a connection that is not shared by a pooler."""
         return self.notifies and not self.is_pooled_elsewhere
 
     @property
     def channel(self) -> str:
-        """Where wake-ups are sent."""
+        """The channel on which wake-ups are sent."""
         return f"{self.schema}_wake"
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Split our own parameters off."""
+        """Parse a URL, and remove synergon's own parameters from it."""
         parts = _split(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
         _check_names(name for name, _ in parameters)
@@ -94,10 +94,10 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _split(url: str) -> SplitResult:
-    """The parts of the URL, none of which is a piece of a password that was not escaped."""
+    """Split the URL into its parts. Raises if a part contains a piece of a password that was not escaped."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # which tells what it could not read
+    except ValueError:  # its text repeats what it could not read, perhaps a part of the password
         raise _not_escaped() from None
     user, _, hosts = parts.netloc.rpartition("@")
     ports = (host.rpartition("]")[2].partition(":")[2] for host in hosts.split(","))
@@ -108,7 +108,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _not_escaped() -> ConfigurationError:
-    # Not with the URL: what was taken for a port or a path may be half of the password.
+    # Without the URL in the text: what looks like a port or a path may be a part of the password.
     return ConfigurationError(
         "a postgresql:// URL looks like postgresql://user:password@host:5432/db; escape what is special in the user "
         "and the password: @ as %40, / as %2F, : as %3A, ? as %3F, # as %23, % as %25"

@@ -1,4 +1,5 @@
-"""Operator actions in the PostgreSQL store."""
+"""The audit of operator actions, in the PostgreSQL store: the primitives of `stores.session.AuditRows` with its
+statements."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from synergon.stores.postgres.transaction import Transaction
 
 
 class AuditRows:
-    """`stores.session.AuditRows`."""
+    """Implements `stores.session.AuditRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -19,7 +20,7 @@ class AuditRows:
         self._transaction: Final = transaction
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an action."""
+        """Insert an operator action."""
         node_id = action.subject if outcome is None else None
         value = msgspec.json.encode(action.value).decode()
         (record,) = await self._transaction.typed(
@@ -28,17 +29,17 @@ class AuditRows:
         return record
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write what the node reports."""
+        """Write the outcome that a node reports for an action."""
         return await self._transaction.run("set_outcome", action_id, outcome) == 1
 
     async def latest(self, limit: int) -> list[AuditRecord]:
-        """The latest actions."""
+        """The latest actions, newest first."""
         return await self._transaction.typed(AuditRecord, "latest_actions", limit)
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """What a node has yet to report."""
+        """The actions that a node has yet to report, oldest first."""
         return await self._transaction.typed(AuditRecord, "open_actions", node_id, limit)
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete old actions."""
+        """Delete the oldest actions that are older than the cutoff."""
         await self._transaction.run("prune_audit", age, limit)

@@ -1,4 +1,4 @@
-"""Tasks come in by way of a caller's own transaction; a NOTIFY in it tells the nodes when it is committed."""
+"""Inserts tasks inside a caller's own transaction. A NOTIFY in it wakes the nodes when it is committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rules.insert import check_keys, store
 
 PAYLOAD_BYTES: Final = 7999
-"""What fits into a notification; more kinds than that are told as `all`."""
+"""The maximum size of a notification; a longer list of kinds is sent as `all`."""
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 async def insert_on(
     driver: Driver, address: Address, identity: Identity, sql: Mapping[str, str], tasks: Sequence[NewTask]
 ) -> list[Insertion]:
-    """Insert on the caller's connection, after a look at where it leads."""
+    """Insert on the caller's connection, after a check that it leads to this database."""
     await driver.check_transaction()
     session = Session(driver, address.profile, sql, shard=0, is_callers=True)
     await _check_same_database(session, address, identity)
@@ -35,7 +35,7 @@ async def insert_on(
 
 
 async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """A caller may catch a conflict and commit nevertheless; then nothing of this call may be there."""
+    """Insert in a savepoint: a caller that catches a conflict and commits must not commit a part of the call."""
     if all(task.key is None or task.on_conflict == "return" for task in tasks):
         return await _insert(session, tasks)
     await session.rows("begin_call")
@@ -50,8 +50,9 @@ async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> lis
 
 
 async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`rules.insert.insert` without follow-ups: they would lock key queues for as long as the caller likes. Instead the
-    first waiting task of a key queue that a replaced task has left is due at once, and a node balances it then."""
+    """`rules.insert.insert` without follow-ups, which would lock key queues until the caller commits. Instead the first
+    waiting task of a key queue that a replaced task has left becomes due at once, and the node that wakes it balances
+    the key queue."""
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
     for kind, limit_key in sorted(session.touched.key_queues):
@@ -61,7 +62,7 @@ async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]
 
 
 async def _check_same_database(session: Session, address: Address, identity: Identity) -> None:
-    # Asked for by name first: a table that is not there would abort the caller's transaction.
+    # Looked up by name first: a missing table would abort the caller's transaction.
     database, has_tables = await session.row("whereabouts", f"{address.schema}.meta")
     found = await session.value("database_id") if has_tables else None
     if database != identity.database or found != identity.id:
@@ -73,13 +74,13 @@ async def _check_same_database(session: Session, address: Address, identity: Ide
 
 
 def payload_of(kinds: set[str]) -> str:
-    """The kinds, for a notification."""
+    """Encode kinds as the payload of a notification."""
     text = msgspec.json.encode(sorted(kinds))
     return text.decode() if len(text) <= PAYLOAD_BYTES else ""
 
 
 def kinds_of(payload: str) -> list[str] | None:
-    """The kinds of a notification; None: any."""
+    """Decode the kinds of a notification. None means any kind."""
     try:
         return msgspec.json.decode(payload, type=list[str])
     except msgspec.DecodeError:
@@ -87,7 +88,7 @@ def kinds_of(payload: str) -> list[str] | None:
 
 
 def without_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine that never waits: on a synchronous connection everything is answered at once."""
+    """Run a coroutine that never suspends, as on a synchronous connection."""
     try:
         coroutine.send(None)
     except StopIteration as end:

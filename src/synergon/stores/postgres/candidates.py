@@ -1,4 +1,5 @@
-"""What a node might take, and what goes before a task: read in claim order, and nothing is changed."""
+"""Queries over ready and waiting tasks: the candidates of a claim, and the tasks that precede a task. They change
+nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rules.node_capacity import requirements_of
 
 BEFORE_ALL: Final = (2**63 - 1, 0)
-"""A place that nobody has a better one than."""
+"""A position before that of every task."""
 
 
 async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks that a claim might take, in order."""
+    """Ready tasks in claim order, without claiming them."""
     kind_request = look.kind_request
     queues = sorted(look.queues) if look.queues is not None else None
     found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
@@ -32,7 +33,7 @@ async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> int | None:
-    """How many of its kind and state go before it, in its line if it is in one."""
+    """How many tasks with this task's kind, state and key queue precede it."""
     row = await session.row("position_of", task_id)
     if row is None:
         return None
@@ -48,6 +49,6 @@ async def ahead(session: Session, task_id: int, limit: int) -> int | None:
 
 
 async def next_start(session: Session, kind: str, limit_key: str) -> int | None:
-    """What the rate of a line remembers."""
+    """The stored value of a key queue's rate."""
     row = await session.row("next_start", kind, limit_key)
     return None if row is None else int(row["next_at"])

@@ -1,4 +1,8 @@
-"""Which way a claim goes: the fast path, or the rule where limits, servers or requirements have a say."""
+"""The claim of the PostgreSQL store: chooses between its fast path (`claim_fast`) and the rule (`claim_limited`).
+
+The fast path is one statement and one round trip. The rule takes several, and is needed only if limits, servers,
+requirements or a reservation decide.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +22,36 @@ from synergon.stores.rules.claim import rejected, without_idle_kinds
 from synergon.stores.session import ClaimableGroups
 
 REMEMBERED_SECONDS: Final = 10.0
-"""A kind that has had tasks with demands of their own is likely to have more."""
+"""For how long a kind that had tasks with requirements of their own is claimed by the rule."""
 
 MANY: Final = 50
-"""From this number on it pays to claim by the shorter statement, although it may be asked in vain."""
+"""From this number of tasks on the shorter statement pays, although it sometimes finds nothing."""
 
 
 class Claimer:
     """Claims for the nodes of one process.
 
-    Before the rule runs, the ready groups are read without locks; if nothing but numbers decides among them, the fast
-    path is taken after all. The fast path has a shorter statement for requests of one kind, as they are when a task has
-    just come, and for as long as there are more tasks than are asked for.
+    Before the rule runs, the ready groups are read without locks. If they show that slots alone decide, the fast path
+    is used after all. The fast path has a shorter statement for requests of one kind, as after a hint, and for large
+    requests as long as there are more ready tasks than requested.
     """
 
     def __init__(self, profile: Profile, write: Run, statement: Run) -> None:
         self._profile = profile
         self._has_left_some = False
-        """The last claim took as many as it asked for."""
+        """Whether the last claim took as many tasks as were requested, so that more are likely."""
         self._write = write
         self._statement = statement
         self._covering: Covering = {}
         self._with_requirements: dict[str, float] = {}
-        """Until when each of these kinds is believed to have tasks that must be weighed."""
+        """Until when each kind is assumed to have tasks with requirements of their own."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take ready tasks; in one statement if nothing but the node's slots decides how many."""
+        """Claim ready tasks, with one statement if only the node's slots decide."""
         return await self._claim(request, self._write, self._statement)
 
     async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
-        """Lock, in the one order, what a claim and the end of tasks in key queues of these kinds will need."""
+        """Lock, in the lock order, the rows that the claim of an exchange needs, and the key queues of these kinds."""
         session.locked_limits = await lock_limits(session, request.kinds, self._covering, keyed_kinds)
 
     async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
@@ -89,7 +93,7 @@ class Claimer:
             plain = await self._claim_in_numbers(_in_numbers(rest), statement)
             if not plain.demanding:
                 return plain.claims
-            # Such tasks have come since the look, and nothing was taken: the next look sees them.
+            # Tasks with requirements came after the groups were read, and nothing was taken: read the groups again.
             self._remember(plain.demanding)
             return await self._claim_by_rule(request, write, statement)
         return await claim_limited(write, statement, request, found.groups, self._covering)
@@ -110,12 +114,12 @@ async def _groups(session: Session, request: ClaimRequest) -> ClaimableGroups:
 
 
 def _is_for_many(request: ClaimRequest) -> bool:
-    """Whether it asks for many, all of which might be of any of its kinds."""
+    """Whether the request is for many tasks, and each of its kinds may supply all of them."""
     return request.limit >= MANY and all(kind_request.count >= request.limit for kind_request in request.kinds)
 
 
 def _in_numbers(request: ClaimRequest) -> ClaimRequest:
-    """The same for the short way, which knows how many of each kind, and of child processes nothing."""
+    """The request for the fast path, with the counts of kinds reduced to the free child processes."""
     if not any(kind_request.is_process for kind_request in request.kinds):
         return request
     return replace(

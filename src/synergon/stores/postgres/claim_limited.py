@@ -1,7 +1,7 @@
-"""The claim by the rule (`rules.claim`), repeated where a row that another transaction holds is an error.
+"""The claim by the rule (`rules.claim`) in a transaction of PostgreSQL.
 
-That is so in the distributed profile: its statements do not wait for a row and do not pass over it. A claim that meets
-such a row begins again, and in the end leaves alone the rows that are held.
+In the distributed profile it is repeated: statements there neither wait for a locked row nor skip it, but raise. A
+claim that meets such a row starts again, and after some attempts excludes the locked rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from synergon.stores.rules.claim_plan import ReadyGroupName
 
 TRIES: Final = 8
 PATIENT_TRIES: Final = 3
-"""The holder of a row is another claim, most likely, and gone at the next try; after these tries held rows are found
-one by one."""
+"""How often a claim just repeats: most locks are those of other claims, and end soon. After that it searches the locked
+rows one by one."""
 MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 
@@ -31,10 +31,10 @@ PAUSE_SECONDS: Final = 0.01
 async def claim_limited(
     write: Run, statement: Run, request: ClaimRequest, groups: Collection[ReadyGroupName], covering: Covering
 ) -> Claims:
-    """`rules.claim.claim` in a transaction.
+    """Run `rules.claim.claim` in a transaction.
 
-    `write` makes a transaction of a piece of work, `statement` one of a single statement. `covering` is what earlier
-    claims saw.
+    `write` runs a function in a transaction, `statement` runs one with a single statement. `covering` are the limits
+    that earlier claims found to cover servers.
     """
     held: set[int] = set()
     for number in range(TRIES):

@@ -1,4 +1,4 @@
-"""Connecting, and sharing connections between calls."""
+"""Connects to PostgreSQL, and shares connections between calls. Every call ends within `call_seconds`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Result = TypeVar("Result")
 CONNECT_SECONDS: Final = 10.0
 
 NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
-"""Milliseconds. A host that is gone in the middle of a transaction leaves its locks behind, and whoever looks for the
-dead would wait for them; the server shall not keep them for longer than it takes to take over."""
+"""In milliseconds. A host that dies during a transaction leaves its locks, and the reapers would wait for them. So the
+server must end such a transaction within the time of a takeover."""
 
 AT_HAND: Final = 2
-"""As many connections stay out of the driver's pool between calls: to take one from there and to give it back takes
-about as long as a short statement. One is for who claims, and one for who finishes or enqueues."""
+"""How many connections stay outside of the driver's pool between calls: to acquire and release one takes about as long
+as a short statement. One is for claims, and one for outcomes or inserts."""
 
 QUEUE_PART: Final = 0.9
-"""Of the time of a call, to wait for a connection: then it is not over yet, so that it can be told why."""
+"""The part of a call's time that it may wait for a connection. It is less than all, so that the error can say why."""
 
 PARTING_PART: Final = 0.1
-"""The same, beyond its end: for the server to say that it has given up what was asked. A server that stands still says
-nothing, and the connection is cut then."""
+"""The part of a call's time that is added for the server to confirm a rollback. If it does not, the connection is
+cut."""
 
 ISOLATION: Final = "read_committed"
-"""What our statements are written for, said at each BEGIN: a database or role may have another default, and behind a
-pooler nothing can be set for a connection."""
+"""The isolation level that our statements need, given at each BEGIN: a database or role may have another default, and
+behind a pooler nothing can be set for a connection."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
-    """One connection of its own."""
+    """Open a single connection outside the pool."""
     settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
     with translated(address):
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
@@ -51,30 +51,30 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
 def _driver_settings(address: Address) -> dict[str, Any]:
     settings = {"timeout": min(CONNECT_SECONDS, address.call_seconds), "command_timeout": address.call_seconds}
     if address.is_pooled_elsewhere:
-        # What is prepared or set stays on a server connection, which a transaction-mode pooler gives to somebody else.
+        # A transaction-mode pooler gives the server connection to other clients, with prepared statements and settings.
         return {**settings, "statement_cache_size": 0}
     return settings
 
 
 class Connections:
-    """A pool. Calls that are under way when it is closed are finished first."""
+    """A pool of connections. `close` waits for the calls that are under way."""
 
     def __init__(self, address: Address, *, for_strangers: bool = False) -> None:
         self._address = address
         self._for_strangers = for_strangers
-        """Whoever uses the connections may leave settings behind, so they are cleaned: one more question each time."""
+        """Task functions use the connections and may change settings, so each return to the pool resets them."""
         self._pool: asyncpg.Pool[Any] | None = None
         self._at_hand: list[PoolConnectionProxy[Any]] = []
         self._renewals = 0
         self._queueing = 0
-        """How many wait for a connection."""
+        """The number of calls that wait for a connection."""
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._was_closed = False
 
     async def open(self) -> None:
-        """Take calls. Connections are made when they are needed: the driver would try to keep a first one at all times,
-        and complain of each try while the database is away."""
+        """Start to take calls. Connections are made on demand: the driver would otherwise maintain a first connection,
+        and log each failed attempt while the database is unavailable."""
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
                 self._address.dsn,
@@ -91,7 +91,7 @@ class Connections:
         return {**self._address.profile.settings, **NO_STANDSTILL}
 
     def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
-        """How a stranger's settings are removed; None: the driver's own way."""
+        """A function that resets the settings of a connection. None if the driver's own reset suffices."""
         cleaning = self._address.profile.cleaning
         if cleaning is None:
             return None
@@ -102,7 +102,7 @@ class Connections:
         return clean
 
     async def close(self) -> None:
-        """Refuse new calls, finish those under way, then disconnect."""
+        """Reject new calls, finish those under way, then disconnect."""
         pool, self._pool, self._was_closed = self._pool, None, True
         if pool is None:
             return
@@ -118,11 +118,11 @@ class Connections:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are taken."""
+        """Whether the pool takes calls."""
         return self._pool is not None
 
     def check_open(self) -> asyncpg.Pool[Any]:
-        """The pool, or NotConnected."""
+        """The pool. Raises `NotConnected` if it is not open."""
         if self._pool is None:
             state = "closed" if self._was_closed else "not open"
             raise NotConnected(f"the store {self._address.location} is {state}; connect the engine first")
@@ -130,7 +130,7 @@ class Connections:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection for single statements, for as long as a call may take."""
+        """A connection for single statements, for at most the duration of a call."""
         pool = self.check_open()
         self._calls += 1
         try:
@@ -148,8 +148,8 @@ class Connections:
             self._end_call()
 
     async def run(self, statement: Callable[[PoolConnectionProxy[Any]], Awaitable[Result]]) -> Result:
-        """What one statement gives, which is a transaction by itself. With a connection at hand nothing is between it
-        and the driver, which watches the time, too."""
+        """Run one statement, which is its own transaction. If a connection is at hand, the call goes straight to the
+        driver, which also enforces the timeout."""
         pool = self.check_open()
         connection = None if self._address.is_pooled_elsewhere else self._take_up()
         if connection is None:
@@ -177,20 +177,20 @@ class Connections:
     async def _give_up(
         self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], error: BaseException
     ) -> None:
-        """Something went wrong on it."""
+        """Return a connection to the pool after an error, and cut it if it cannot be used again."""
         if isinstance(error, asyncpg.InternalClientError):
-            connection.terminate()  # it is out of step with the server, and nobody else shall meet it
+            connection.terminate()  # the driver has lost track of the protocol, so no other call may use it
         elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            connection.terminate()  # it would stay so, when the database is writable again or elsewhere
+            connection.terminate()  # it would remain read-only after the primary has moved
             await pool.release(connection)
             await self.renew()
             return
-        with suppress(TimeoutError):  # it has been cut, and why it was given up is known
+        with suppress(TimeoutError):  # the connection has been cut, and the first error is the one to report
             await pool.release(connection, timeout=self.parting_seconds)
 
     @property
     def parting_seconds(self) -> float:
-        """How long a call that is given up waits for the server."""
+        """How long a failed call waits for the server to roll back."""
         return self._address.call_seconds * PARTING_PART
 
     async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
@@ -200,19 +200,19 @@ class Connections:
             await pool.release(connection)
 
     async def take(self) -> PoolConnectionProxy[Any]:
-        """A connection to keep until `give_back`."""
+        """Take a connection out of the pool until `give_back`."""
         pool = self.check_open()
         with translated(self._address):
             return await self._acquire(pool)
 
     async def give_back(self, connection: PoolConnectionProxy[Any]) -> None:
-        """The end of `take`."""
+        """Return a connection that `take` gave out."""
         if self._pool is not None:
             with translated(self._address):
                 await self._pool.release(connection)
 
     async def renew(self) -> None:
-        """Have whatever comes next use new connections: what those that are there can do is no longer so."""
+        """Replace all connections: the present ones may have become read-only."""
         self._renewals += 1
         if self._pool is not None:
             await self._pool.expire_connections()
@@ -239,7 +239,7 @@ class Connections:
             self._queueing -= 1
 
     def _take_up(self) -> PoolConnectionProxy[Any] | None:
-        """One that is at hand, unless it is lost: `_acquire` gives it back to the pool then."""
+        """A connection at hand. None if there is none or it is lost; `_acquire` then returns it to the pool."""
         if self._at_hand and not _is_lost(self._at_hand[-1]):
             return self._at_hand.pop()
         return None
@@ -249,16 +249,16 @@ class Connections:
             await pool.release(self._at_hand.pop())
 
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
-        """Who waits for a connection gets it from the pool."""
+        """Whether the connection stays at hand instead of returning to the pool, where waiting calls get it."""
         has_space = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
         return has_space and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection with a transaction, committed at the end."""
+        """A connection with a transaction, which is committed at the end."""
         async with self.use() as connection:
             transaction = connection.transaction(isolation=isolation)
-            # Entered and left as `async with` does, so that the driver takes no call that was cancelled for a mistake.
+            # Called as `async with` would: the driver then does not report a cancelled call as misuse.
             await transaction.__aenter__()
             try:
                 yield connection
@@ -268,8 +268,8 @@ class Connections:
             await transaction.__aexit__(None, None, None)
 
     async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any, error: BaseException) -> None:
-        """If that cannot be done the connection is cut, and the server does it: what went wrong first is what the
-        caller is told, and nobody else meets the transaction."""
+        """Roll back. If that fails, cut the connection, so that the server rolls back and no other call gets the
+        transaction. The caller gets the first error."""
         try:
             async with asyncio.timeout(self.parting_seconds):
                 await transaction.__aexit__(type(error), error, error.__traceback__)
@@ -281,9 +281,10 @@ class Connections:
 
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection for one statement, which is a transaction by itself.
+        """A connection for one statement, which is its own transaction.
 
-        The driver prepares it first and then runs it: behind a pooler these meet the same server only inside BEGIN.
+        The driver prepares a statement and then runs it. Behind a pooler both reach one server only inside a
+        transaction.
         """
         async with self.transaction() if self._address.is_pooled_elsewhere else self.use() as connection:
             yield connection
@@ -292,9 +293,9 @@ class Connections:
 def _is_lost(connection: PoolConnectionProxy[Any]) -> bool:
     try:
         return connection.is_closed()
-    except asyncpg.InterfaceError:  # the server has closed it, and the pool has taken it back
+    except asyncpg.InterfaceError:  # the server has closed it, and the pool has removed it
         return True
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Our own statements leave nothing behind on a connection that would have to be cleaned."""
+    """Reset nothing: synergon's own statements change no settings of a connection."""

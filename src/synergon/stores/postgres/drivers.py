@@ -1,7 +1,8 @@
-"""The caller's own connection, whichever driver it is of, in the few words that the store's work is written in.
+"""Adapters for the caller's own connection: the few calls that the store needs, for asyncpg, psycopg and SQLAlchemy.
 
-A synchronous connection answers at once, an asynchronous one is awaited; the work above is the same coroutine for
-both. What a driver raises is its own: it is the caller's connection.
+They exist because each driver has its own calls and its own style of parameters. A synchronous connection answers at
+once, an asynchronous one is awaited; the store uses one coroutine for both. Errors of the driver are passed on, because
+the connection is the caller's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PSYCOPG_IN_ERROR: Final = 3
 
 
 def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]:
-    """A statement that is written with $1, and its parameters, as a driver of that DB-API `paramstyle` takes them."""
+    """Convert a statement written with $1, and its parameters, to a driver's DB-API `paramstyle`."""
     match style:
         case "numeric_dollar":
             return sql, tuple(parameters)
@@ -37,12 +38,12 @@ def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]
 
 
 async def awaited(value: Any) -> Any:
-    """The value, once it is there."""
+    """The value, awaited if necessary."""
     return await value if isawaitable(value) else value
 
 
 class Driver(ABC):
-    """What a `Session` needs of a connection."""
+    """The interface that a `Session` needs of a connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -50,15 +51,15 @@ class Driver(ABC):
     @property
     @abstractmethod
     def waits(self) -> bool:
-        """It has to be awaited, so it is of no use without a running loop."""
+        """Whether the connection is asynchronous, and so needs a running event loop."""
 
     @abstractmethod
     async def check_transaction(self) -> None:
-        """OptionError if what is written now would be committed at once, or never."""
+        """Raise OptionError if no transaction is open: writes would be committed at once, or never."""
 
     @abstractmethod
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """All rows, if the statement has any."""
+        """All rows, if the statement returns any."""
 
     async def fetchrow(self, sql: str, *parameters: Any) -> Any:
         """The first row, or None."""
@@ -77,12 +78,12 @@ class Asyncpg(Driver):
     waits = True
 
     async def check_transaction(self) -> None:
-        """OptionError if none is open."""
+        """Raise OptionError if no transaction is open."""
         if not self._connection.is_in_transaction():
             raise no_transaction("async with conn.transaction(): ...")
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """All rows."""
+        """All rows of a statement."""
         rows: list[Any] = await self._connection.fetch(sql, *parameters)
         return rows
 
@@ -92,11 +93,11 @@ class Psycopg(Driver):
 
     @property
     def waits(self) -> bool:
-        """Whether it is the asynchronous one."""
+        """Whether the connection is asynchronous."""
         return isinstance(self._connection, sys.modules["psycopg"].AsyncConnection)
 
     async def check_transaction(self) -> None:
-        """OptionError if none is open."""
+        """Raise OptionError if no transaction is open."""
         status = self._connection.info.transaction_status
         if status == PSYCOPG_IN_ERROR:
             raise OptionError("the transaction of conn has failed already; roll it back first")
@@ -104,7 +105,7 @@ class Psycopg(Driver):
             raise no_transaction("with conn.transaction(): ...")
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """All rows."""
+        """All rows of a statement."""
         text, values = in_style("pyformat", sql, parameters)
         cursor = self._connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
         await awaited(cursor.execute(text, values))
@@ -123,11 +124,11 @@ class SqlAlchemy(Driver):
 
     @property
     def waits(self) -> bool:
-        """Whether it is the asynchronous one."""
+        """Whether the connection is asynchronous."""
         return self._waits
 
     async def check_transaction(self) -> None:
-        """OptionError if none is open."""
+        """Raise OptionError if no transaction is open."""
         connection = await self._core()
         if connection.dialect.name != "postgresql":
             raise OptionError(f"conn is a connection to {connection.dialect.name}, the engine's store is PostgreSQL")
@@ -136,7 +137,7 @@ class SqlAlchemy(Driver):
             raise no_transaction("use an isolation level other than AUTOCOMMIT")
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """All rows."""
+        """All rows of a statement."""
         connection = await self._core()
         text, values = in_style(connection.dialect.paramstyle, sql, parameters)
         result = await awaited(connection.exec_driver_sql(text, values))
@@ -147,7 +148,7 @@ class SqlAlchemy(Driver):
 
 
 def driver_of(connection: Any) -> Driver:
-    """The driver that the connection is of. It was imported by whoever made the connection."""
+    """The adapter for a connection. Looks only at drivers that the caller has imported."""
     if _is_one(connection, "asyncpg", "Connection") or _is_one(connection, "asyncpg.pool", "PoolConnectionProxy"):
         return Asyncpg(connection)
     if _is_one(connection, "psycopg", "Connection", "AsyncConnection"):
@@ -172,5 +173,5 @@ def _is_one(connection: Any, module: str, *names: str) -> bool:
 
 
 def no_transaction(how: str) -> OptionError:
-    """What to say to whoever would have every statement committed by itself."""
+    """The error for a connection that would commit every statement by itself."""
     return OptionError(f"conn has no transaction open, so nothing would be joined; open one first: {how}")

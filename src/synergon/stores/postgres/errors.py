@@ -1,8 +1,7 @@
-"""Reading what PostgreSQL and the network say when something is wrong.
+"""Translates errors of PostgreSQL and the network.
 
-Four kinds: what passes if the call is made again at once (`Contention`), what may pass later, once there is a
-connection again (`StoreUnavailable`), what stays because the value itself is at fault (`DataRejected`), and what stays
-until somebody does something about the database (any other `StoreError`).
+There are four kinds: `Contention` (repeat the call at once), `StoreUnavailable` (repeat it later, on a new connection),
+`DataRejected` (the value is at fault), and any other `StoreError` (the database must be changed first).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from synergon.stores.postgres.address import Address
 _CONTENTION: Final = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
-    # A newer release has changed the tables under a prepared statement; the driver has forgotten the old one by now.
+    # A newer release has changed the tables of a prepared statement. The driver has discarded the old statement.
     asyncpg.InvalidCachedStatementError,
     asyncpg.OutdatedSchemaCacheError,
 )
@@ -34,14 +33,14 @@ _PASSING: Final = (
     asyncpg.QueryCanceledError,
     asyncpg.StatementCompletionUnknownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
-    # The driver and the connection are out of step: for one, the server has said that it ends it, and has not yet done
-    # so. What we ask for has no part in that.
+    # The driver has lost track of the protocol, for instance because the server is closing the connection. The
+    # statement is not the cause.
     asyncpg.InternalClientError,
     OSError,  # a TimeoutError is one too
 )
 
 _UNSUPPORTED: Final = "unsupported startup parameter"
-"""PgBouncer's words, in whatever mode it is."""
+"""The text of PgBouncer's error, in every mode."""
 
 _AGAIN: Final = "make the call again, on a new connection; whether this one took effect is not known"
 _LOST: Final = f"the connection was lost in the middle of a call; {_AGAIN}"
@@ -56,7 +55,7 @@ _ABOUT_THE_DATA: Final = (
 
 @contextmanager
 def translated(address: Address) -> Iterator[None]:
-    """Our error for the driver's, which tells whether trying again may help."""
+    """Translate the driver's errors to ours, which tell whether another attempt may succeed."""
     try:
         yield
     except _CONTENTION as error:
@@ -77,12 +76,12 @@ def translated(address: Address) -> Iterator[None]:
     except asyncpg.InterfaceError as error:
         if isinstance(error, _ABOUT_THE_DATA):
             raise _rejection(error, address) from error
-        # The connection or the pool was closed under the call.
+        # The connection or the pool was closed during the call.
         raise StoreUnavailable(f"{address.location} is not available: {_LOST}") from error
 
 
 def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
-    """A pooler will not hear of settings for a connection, today or tomorrow."""
+    """The error for a pooler that rejects settings of a connection: the URL must be changed."""
     if address.is_pooled_elsewhere:
         advice = "leave that parameter out of the URL, and set it for the role or the database"
     else:

@@ -1,12 +1,11 @@
-"""The history in the order of transactions.
+"""Reads final events by snapshots of PostgreSQL, so that no long transaction delays the reader or is missed.
 
-Transactions commit in another order than they begin in, so no number that a row is given when it is written says
-whether all before it can be seen already. A snapshot does: it names the transactions that were under way when it was
-taken. What is visible in one and was not in the one before is what has been committed in between, all of it, however
-long a transaction took. So a reading goes from snapshot to snapshot, and nobody's long transaction holds it up.
+Transactions commit in another order than they begin in, so no number in a row tells whether all earlier rows are
+visible yet. A snapshot does: it names the transactions that were under way when it was taken. Rows that are visible in
+one snapshot and were not in the one before were committed in between. So a reader goes from snapshot to snapshot.
 
-What was pruned is known by its greatest number only. So a transaction that was under way, has ended since, and has a
-number below that may have ended tasks which are gone: then something may be lost, and is said to be.
+Only the greatest number that was pruned is recorded. If a transaction with a smaller number was under way and has ended
+since, its events may have been pruned before they were read: the reader then raises `EventsLost`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _CURSOR: Final = re.compile(f"{_SNAPSHOT}/{_SNAPSHOT}/{NUMBER}-{NUMBER}(?:~{NUMB
 
 
 class Snapshot(NamedTuple):
-    """Which transactions had been committed, or undone, at a moment: those below `end` that are not `open`."""
+    """The transactions that had ended at a moment: those below `end` that are not `open`."""
 
     end: int
     open: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """From `end:open,open,...`, with or without the lowest number before it that PostgreSQL writes."""
+        """Parse `end:open,open,...`, with or without the lowest number that PostgreSQL writes before it."""
         *_, end, under_way = text.split(":")
         return cls(int(end), tuple(int(number) for number in under_way.split(",") if number))
 
@@ -50,17 +49,17 @@ NOTHING: Final = Snapshot(0, ())
 
 
 class SnapshotFinalEvents:
-    """Gives each end once. Ends that were committed between two looks come in the order in which their transactions
-    began to write."""
+    """Returns each event once. Events that were committed between two snapshots come in the order in which their
+    transactions began to write."""
 
     def __init__(self, run: Run, states: Collection[State], kinds: Collection[str] | None) -> None:
         self._run = run
         self._states = sorted(states)
         self._kinds = None if kinds is None else sorted(kinds)
         self._seen = NOTHING
-        """All of this was given."""
+        """The snapshot whose events were all returned."""
         self._until: Snapshot | None = None
-        """And of this all up to `_position`; None: nothing is begun."""
+        """The snapshot that is being read, up to `_position`; None between two snapshots."""
         self._position: Position = BEGINNING
         self._floor = Floor(None)
 
@@ -68,7 +67,7 @@ class SnapshotFinalEvents:
     async def open(
         cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, _seconds: float
     ) -> SnapshotFinalEvents:
-        """From behind a cursor."""
+        """Open a reader after a cursor."""
         reading = cls(run, states, kinds)
         if after == NOW:
             reading._floor = Floor(await run(pruned, reading._states, reading._kinds))
@@ -90,7 +89,7 @@ class SnapshotFinalEvents:
         self._floor = Floor(floor)
 
     async def read(self, limit: int) -> list[Event]:
-        """The next ends."""
+        """Read the next events."""
         while True:
             rows: list[Any] = []
             if self._until is not None:
@@ -104,7 +103,7 @@ class SnapshotFinalEvents:
                 return events
 
     async def _look_again(self) -> Snapshot:
-        """A later snapshot."""
+        """Take a new snapshot."""
         self._finish()
         snapshot: Snapshot = await self._run(_snapshot)
         if snapshot.end < self._seen.end:
@@ -116,7 +115,7 @@ class SnapshotFinalEvents:
         return snapshot
 
     def _finish(self) -> None:
-        """Of what was begun, nothing is left."""
+        """Note that all events of the current snapshot were returned."""
         if self._until is not None:
             self._seen, self._until, self._position = self._until, None, BEGINNING
 
@@ -141,13 +140,13 @@ class SnapshotFinalEvents:
         return list(rows)
 
     def _read_up_to(self, until: Snapshot) -> int:
-        """Below this number there was nothing more to give, except to those that are still under way."""
+        """The number up to which all events were returned, except those of transactions that are still under way."""
         late = [number for number in self._seen.open if number not in until.open and number >= self._position[0]]
         return min([max(self._seen.end - 1, self._position[0]), *(number - 1 for number in late)])
 
     def _event(self, row: Any) -> Event:
         number, until = row["number"], self._until or self._seen
-        # Whoever resumes comes to those, too, that are still under way in the later snapshot.
+        # A reader that resumes also gets events of transactions that are under way in the later snapshot.
         late = (under_way - 1 for under_way in (*self._seen.open, *until.open))
         floor = self._floor.suffix(min([max(self._seen.end, number), *late]))
         return event_of(row, f"{self._seen}/{self._until}/{number}-{row['task_id']}{floor}")
@@ -179,12 +178,12 @@ async def _page(
     position_id: int,
     limit: int,
 ) -> tuple[int, list[Any]]:
-    # What was pruned is asked afterwards: what goes between the two is noticed then.
+    # The pruned number is read last, so that a prune between the two statements is noticed.
     rows = await session.rows("endings", late, number, task_id, end, under_way, position, position_id, limit)
     return await pruned(session, states, kinds), rows
 
 
 async def pruned(session: Session, states: list[State], kinds: list[str] | None) -> int:
-    """The greatest number that is gone; of any kind, if none are given."""
+    """The greatest number that was pruned, of these kinds or of all."""
     number: int = await session.value("pruned", states, kinds)
     return number

@@ -1,4 +1,4 @@
-"""Groups in the PostgreSQL store."""
+"""Groups of tasks, in the PostgreSQL store: the primitives of `stores.session.GroupRows` with its statements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergon.stores.session import ChangedTask
 
 
 class GroupRows:
-    """`stores.session.GroupRows`."""
+    """Implements `stores.session.GroupRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -18,24 +18,24 @@ class GroupRows:
         self._transaction: Final = transaction
 
     async def add(self, name: str) -> int:
-        """Insert a group; its id."""
+        """Insert a group. Returns its id."""
         group_id: int = await self._transaction.value("add_group", name)
         return group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Remember the task that follows the group."""
+        """Record which task follows the group."""
         await self._transaction.run("set_then", group_id, task_id)
 
     async def open(self, ids: Iterable[int]) -> set[int]:
-        """Those that have not ended."""
+        """The groups of this list that have not ended."""
         return set(await self._transaction.ids("open_groups", sorted(ids)))
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End those that have no live task."""
+        """End the groups of this list that have no live task."""
         return await self._transaction.ids("end_empty_groups", sorted(ids))
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Release the tasks that waited for these groups."""
+        """Release the tasks that waited for the end of these groups."""
         return await self._transaction.typed(ChangedTask, "release_followers", ids)
 
     async def live_tasks(self, group_id: int) -> list[int]:

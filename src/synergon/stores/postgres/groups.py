@@ -1,4 +1,4 @@
-"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `follow_ups`."""
+"""Reads groups of the PostgreSQL store as records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergon.stores.postgres.session import Session
 
 
 async def groups(session: Session, ids: Sequence[int]) -> list[GroupRecord | None]:
-    """These groups, counted from their rows."""
+    """These groups, with their tasks counted."""
     counts: dict[int, dict[State, int]] = {}
     for group_id, state, count in await session.rows("group_counts", list(ids)):
         counts.setdefault(group_id, {})[State(state)] = count

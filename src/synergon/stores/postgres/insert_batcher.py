@@ -1,8 +1,8 @@
-"""Inserts that arrive while a statement is under way share the next statement.
+"""Batches inserts: calls that arrive while a statement is under way share the next statement.
 
-Guarantees: every call ends, with its insertions after their commit or with an error; its tasks are stored at most once.
-Cancelling one call harms no other call. A cancelled call that still waits stores nothing; one whose statement is under
-way ends after that statement, so that its caller can announce tasks that may be stored.
+Every call ends, with its insertions after their commit or with an error, and its tasks are stored at most once.
+Cancelling one call does not affect another. A cancelled call that still waits stores nothing; one whose statement is
+under way ends after that statement, so that its caller can announce tasks that may be stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from synergon.errors import NotConnected, StoreError, StoreUnavailable
 from synergon.model.tasks import Insertion, NewTask
 
 MOST_TASKS: Final = 2000
-"""In one statement, unless a single call has more."""
+"""The maximum number of tasks in one statement, unless a single call has more."""
 
 Insert = Callable[[Sequence[NewTask]], Awaitable[list[Insertion]]]
 
@@ -81,7 +81,7 @@ class InsertBatcher:
         self._is_closed = False
 
     async def close(self, patience_seconds: float) -> None:
-        """Refuse new calls and finish those that wait; what has not ended after `patience_seconds` fails."""
+        """Reject new calls and finish those that wait. Calls that have not ended after `patience_seconds` fail."""
         self._is_closed = True
         if self._flusher is not None and not self._flusher.done():
             _, late = await asyncio.wait([self._flusher], timeout=patience_seconds)
@@ -90,10 +90,10 @@ class InsertBatcher:
                 await asyncio.wait([self._flusher])
 
     def _start_flusher(self) -> None:
-        """Start a flusher unless one runs. One that runs takes every call that waits: between finding `_waiting` empty
-        and its end it awaits nothing, so no call can come in."""
+        """Start a flusher unless one runs. A running flusher takes every waiting call: it does not suspend between
+        finding `_waiting` empty and its end, so no call can arrive in between."""
         if self._flusher is None or self._flusher.done():
-            # In a context of its own: it may serve many callers after the one that comes first.
+            # In a context of its own, because the flusher serves other callers than the one that starts it.
             self._flusher = asyncio.get_running_loop().create_task(self._flush(), context=Context())
             self._flusher.add_done_callback(self._fail_waiting)
 
@@ -106,7 +106,7 @@ class InsertBatcher:
             raise
 
     def _take(self) -> bool:
-        """Move what fits into one statement from `_waiting` to `_under_way`; whether there is anything."""
+        """Move calls that fit into one statement from `_waiting` to `_under_way`. Returns whether there are any."""
         self._under_way, tasks = [], 0
         while self._waiting and (not self._under_way or tasks + len(self._waiting[0].tasks) <= MOST_TASKS):
             call = self._waiting.popleft()
@@ -123,7 +123,7 @@ class InsertBatcher:
         except StoreError as error:
             if len(calls) == 1 or isinstance(error, StoreUnavailable):
                 _fail(calls, error)
-            else:  # the store refuses something in it: find the call with it, and insert the others
+            else:  # the store rejects a value: insert the calls one by one to find it
                 await self._insert_one_by_one()
         except Exception as error:  # noqa: BLE001  each caller gets it
             _fail(calls, error)
@@ -137,14 +137,14 @@ class InsertBatcher:
         for number, call in enumerate(self._under_way):
             try:
                 call.answer(await self._insert(call.tasks))
-            except StoreUnavailable as error:  # the others would wait for it in turn
+            except StoreUnavailable as error:  # the other calls would fail one after the other
                 _fail(self._under_way[number:], error)
                 return
             except Exception as error:  # noqa: BLE001  the caller gets it
                 call.fail(error)
 
     def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
-        """Fail the calls that wait when a flusher was cancelled, unless another flusher runs that takes them."""
+        """Fail the waiting calls after a flusher was cancelled, unless another flusher runs."""
         if self._flusher is flusher:
             _fail(self._waiting, StoreUnavailable("the store was closed before an insert; the tasks are not stored"))
             self._waiting.clear()

@@ -1,4 +1,5 @@
-"""The tasks of key queues, and their rates, in the PostgreSQL store."""
+"""Key queues: their tasks and their rates, in the PostgreSQL store: the primitives of `stores.session.KeyQueueRows`
+with its statements."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from synergon.stores.session import ChangedTask, KeyQueueCounts, KeyQueueLimit, 
 
 
 class KeyQueueRows:
-    """`stores.session.KeyQueueRows`."""
+    """Implements `stores.session.KeyQueueRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -25,7 +26,7 @@ class KeyQueueRows:
         return {kind: self._transaction.key_queue_limits[kind] for kind in kinds}
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count key queues."""
+        """Count the running and ready tasks of key queues, and read their first waiting ones."""
         return await self._transaction.typed(KeyQueueCounts, "key_queue_counts", *_columns(names), few)
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
@@ -33,50 +34,50 @@ class KeyQueueRows:
         return await self._transaction.ids("first_waiting", *name, limit)
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed`."""
+        """The ready tasks that are not among the first `allowed` tasks in claim order."""
         return await self._transaction.ids("excess", *name, allowed)
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """`waiting` → `ready`."""
+        """Move tasks from `waiting` to `ready`."""
         return await self._transaction.ids("promote", ids)
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
-        """All waiting tasks → `ready`."""
+        """Move all waiting tasks of these key queues to `ready`."""
         return await self._transaction.typed(ChangedTask, "promote_all", *_columns(names))
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """`ready` → `waiting`, unless a claim is quicker."""
+        """Move tasks from `ready` to `waiting`, except those that a concurrent claim has taken."""
         return await self._transaction.typed(ChangedTask, "demote", ids)
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """What is remembered of rates."""
+        """Read the stored rates of key queues."""
         return await self._transaction.typed(RateState, "key_queue_rates", *_columns(names))
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
-        """Due tasks → `waiting`."""
+        """Move due tasks of a key queue from `scheduled` to `waiting`."""
         return await self._transaction.typed(ChangedTask, "queue_due", *name, to_datetime(now))
 
     async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
-        """`waiting` → `scheduled`."""
+        """Move tasks from `waiting` to `scheduled`, due at these moments."""
         due = [to_datetime(moment) for moment in moments.values()]
         return await self._transaction.typed(ChangedTask, "postpone", list(moments), due)
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Replace what rates remember."""
+        """Write when the next start of each key queue is on time."""
         await self._transaction.run("set_next_starts", *_columns(moments), list(moments.values()))
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
-        """The key queues of a kind."""
+        """The key queues of a kind that have ready or waiting tasks."""
         rows = await self._transaction.rows("key_queues_of_kind", kind)
         return [(kind, row["limit_key"]) for row in rows]
 
     async def of_queue(self, queue: str) -> list[KeyQueueName]:
-        """The key queues that have tasks in a queue."""
+        """The key queues that have ready or waiting tasks in a queue."""
         rows = await self._transaction.rows("key_queues_of_queue", queue)
         return [(row["kind"], row["limit_key"]) for row in rows]
 
     async def prune_rates(self, limit: int) -> None:
-        """Forget rates of the past."""
+        """Delete stored rates whose value lies in the past."""
         await self._transaction.run("prune_rates", limit)
 
 

@@ -1,4 +1,4 @@
-"""Nodes come, and the path on which their leases are renewed."""
+"""Registers nodes in the PostgreSQL store, and renews their leases on a connection that no other call uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synergon.stores.postgres.session import Session
 
 
 async def register(session: Session, node: NewNode) -> None:
-    """Make the node known."""
+    """Insert the row of a node."""
     await session.run(
         "register",
         node.id,
@@ -34,7 +34,7 @@ async def register(session: Session, node: NewNode) -> None:
 
 
 class ConnectionLeaseKeeper:
-    """Renews on a connection of its own, which is made again whenever it breaks."""
+    """Renews leases on a connection of its own, and reconnects when it breaks."""
 
     def __init__(self, address: Address, renew_sql: str, check_open: Callable[[], object]) -> None:
         self._address = address
@@ -45,20 +45,20 @@ class ConnectionLeaseKeeper:
     async def renew(
         self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
     ) -> bool:
-        """Lease from now on; False: the row is gone."""
+        """Extend the lease of a node. False if it has no row."""
         says = published.decode() if published is not None else None
         self._check_open()
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
         try:
             with translated(self._address):
-                # A pooler gives each transaction a server, and no less.
+                # Behind a pooler only the statements of one transaction reach one server.
                 await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                 status: str = await self._connection.execute(self._renew_sql, node_id, lease, says, is_stopping)
                 await self._connection.execute("COMMIT")
         except BaseException:
-            # Whatever it was, also a caller who waits no longer, the next beat has a better chance with a new one. And
-            # nothing is rolled back first: that would wait for the same server.
+            # After any error, a cancellation too, the next renewal has a better chance on a new connection. Nothing is
+            # rolled back first, because that would wait for this server.
             self._connection.terminate()
             raise
         return status == "UPDATE 1"

@@ -1,4 +1,4 @@
-"""Limits in the PostgreSQL store."""
+"""Limits, in the PostgreSQL store: the primitives of `stores.session.LimitRows` with its statements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
 
 
 class LimitRows:
-    """`stores.session.LimitRows`."""
+    """Implements `stores.session.LimitRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -19,30 +19,30 @@ class LimitRows:
         self._transaction: Final = transaction
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these limits, as JSON."""
         return dict(await self._transaction.rows("declared_limits", list(names)))
 
     async def exclude_unlimited(self) -> None:
-        """Wait for transactions that saw no limit, and let others wait that look for one."""
+        """Wait for transactions that saw the kind without a limit, and block new ones that look for it."""
         await self._transaction.rows("make_limit")
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert or replace a limit, unless exactly this was declared meanwhile."""
+        """Insert a limit, or replace its value and rate. False if a concurrent transaction declared exactly this."""
         rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
         return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value."""
+        """Change the value of a limit."""
         return await self._transaction.run("set_limit", name, value) == 1
 
     async def all(self) -> list[LimitRow]:
-        """All limits."""
+        """All limits, by name."""
         return await self._transaction.typed(LimitRow, "limits")
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold."""
+        """The permits that running tasks hold, counted."""
         return await self._transaction.typed(PermitCount, "held_permits")
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
-        """Running and waiting tasks of key queues."""
+        """The numbers of running and waiting tasks in key queues, by kind."""
         return await self._transaction.typed(KeyQueueTotal, "key_queue_totals")

@@ -1,4 +1,4 @@
-"""Hearing of tasks that came by way of somebody's own transaction."""
+"""Listens for tasks that callers' own transactions have inserted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.errors import translated
 
 PROBE_SECONDS: Final = 60.0
-"""How often a silent connection is asked whether it is still one."""
+"""How often a silent connection is probed."""
 
 
 async def listen(address: Address, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
-    """Tell kinds as they come, None for any, until cancelled. Raises when the connection is lost.
+    """Call `on_kinds` with the kinds of each notification, None for any kind, until cancelled. Raises when the
+    connection is lost.
 
-    The first word is None: what came before this began to listen was heard by nobody.
+    The first call is `on_kinds(None)`, because notifications from before the start were missed.
     """
     connection = await connect(address)
     is_lost = asyncio.Event()

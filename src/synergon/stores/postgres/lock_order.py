@@ -1,12 +1,12 @@
-"""Lock order. All transactions lock rows in this order, so they cannot deadlock.
+"""The lock order. All transactions lock rows in this order, so they cannot deadlock.
 
 Limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share one lock,
 the row of the limit `key:<kind>`: a transaction that makes their tasks ready, or takes them out of ready or running,
-holds it. Claims do not (they turn ready into running, and the sum stays), nor do callers' own transactions. Lists of
-tasks with unique keys are inserted one after the other, and that lock comes before all.
+holds it. Claims do not hold it (they move tasks from ready to running, which leaves the sum unchanged), nor do callers'
+own transactions. Lists of tasks with unique keys are inserted one after the other; their lock comes before all others.
 
-What to lock follows from a read of the tasks without locks. If that has changed when the tasks are locked, the lock is
-taken late, out of order: if two transactions do so at once, the database rolls one of them back, and it is repeated.
+A read without locks determines what to lock. If a task has changed when it is locked, the missing lock is taken late
+and out of order. If two transactions do so at once, the database rolls one of them back, and the store repeats it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Bond(msgspec.Struct, frozen=True):
-    """What a task is bound to: its key queue, its group, and the group that it waits for."""
+    """The key queue of a task, its group, and the group that it waits for."""
 
     kind: str
     limit_key: str | None
@@ -37,7 +37,7 @@ class Bond(msgspec.Struct, frozen=True):
 
 
 class RunningBond(msgspec.Struct, frozen=True):
-    """What a running task is bound to."""
+    """The key queue and the group of a running task."""
 
     id: int
     kind: str
@@ -46,7 +46,7 @@ class RunningBond(msgspec.Struct, frozen=True):
 
 
 class LockOrder:
-    """`stores.session.Locks`."""
+    """Implements `stores.session.Locks`: only PostgreSQL needs row locks, because its transactions run concurrently."""
 
     __slots__ = ("_session",)
 
@@ -62,7 +62,7 @@ class LockOrder:
         await self.groups(groups)
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
-        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes say so."""
+        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes show."""
         bonds = [
             *_bonds_of_children(outcomes),
             *(
@@ -74,8 +74,8 @@ class LockOrder:
         return await self._kinds(bonds, _groups(bonds))
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Lock the key queues and groups that these tasks join. Two lists with the same keys in another order would
-        wait for each other, so the second list waits before it inserts anything."""
+        """Lock the key queues and groups that these tasks join. Two concurrent lists with the same keys in different
+        order would deadlock, so the second list waits before it inserts anything."""
         is_callers = self._session.is_callers
         if len(tasks) > 1 and not is_callers and any(task.key is not None for task in tasks):
             await self._session.rows("lock_keys")
@@ -94,14 +94,14 @@ class LockOrder:
         await self._lock(await self._session.typed(Bond, "dead_bonds", gone, limit))
 
     async def groups(self, ids: Iterable[int]) -> None:
-        """Lock these groups, so that no task joins or ends them meanwhile."""
+        """Lock these groups: until the transaction ends, no other one adds tasks to them or ends them."""
         missing = set(ids) - self._session.locked_groups
         if missing:
             await self._session.rows("join_groups" if self._session.is_callers else "lock_groups", sorted(missing))
             self._session.locked_groups |= missing
 
     async def all_key_queues(self) -> None:
-        """Lock the key queues of every kind that has a limit for them."""
+        """Lock the key queues of every kind that has a limit `key:<kind>`."""
         limits = await self._session.typed(LimitRow, "lock_key_queues")
         self._session.key_queue_limits.update(key_queue_limits(limits))
 
@@ -111,8 +111,7 @@ class LockOrder:
         await self.groups(groups)
 
     async def _kinds(self, bonds: Iterable[Bond], groups: Collection[int]) -> set[str]:
-        """The kinds whose key queues are to be locked: those of the tasks, and those of tasks that wait for their
-        groups."""
+        """The kinds whose key queues to lock: those of the tasks, and those of tasks that wait for their groups."""
         kinds = {bond.kind for bond in bonds if bond.limit_key is not None}
         if groups and not self._session.is_callers:
             kinds.update(row["kind"] for row in await self._session.rows("kinds_of_followers", sorted(groups)))
@@ -126,7 +125,7 @@ class LockOrder:
             await self._session.servers.lock_health(servers, failed)
 
     async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[Bond]:
-        """What these attempts and their children are bound to; the rows have the kinds."""
+        """The key queues and groups of the tasks of these outcomes and of their children; the rows supply the kinds."""
         bound = {outcome.id: outcome for outcome in outcomes if _is_bound(outcome)}
         rows = await self._session.typed(RunningBond, "running_bonds", list(bound)) if bound else []
         return [
@@ -149,7 +148,7 @@ def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[Bond]:
 
 
 def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond]:
-    """What new tasks are bound to; to no key queue yet if the transaction is a caller's."""
+    """The key queues and groups of new tasks; without key queues in a caller's own transaction."""
     return [
         Bond(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
         for task in tasks
@@ -168,7 +167,7 @@ async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> Non
         return
     found = await _lock_limits(transaction, missing)
     if len(found) < len(missing):
-        # A transaction that declares such a limit meanwhile balances the key queues, and must see what is done here.
+        # A concurrent transaction that declares such a limit balances the key queues, and must see these changes.
         await transaction.rows("find_no_limit")
         found |= await _lock_limits(transaction, missing - found.keys())
     for kind in missing:
@@ -181,7 +180,7 @@ async def _lock_limits(transaction: Transaction, kinds: Iterable[str]) -> dict[s
 
 
 def key_queue_limits(limits: Iterable[LimitRow]) -> dict[str, KeyQueueLimit]:
-    """What those of these limits allow that are limits of key queues, by kind."""
+    """The limits of key queues among these limits, by kind."""
     return {
         limit.name.removeprefix(KEY_QUEUES): KeyQueueLimit(
             limit.value,

@@ -1,4 +1,4 @@
-"""Rows of new tasks: how tasks are inserted, and how one takes the place of another.
+"""Inserts and replaces rows of tasks in PostgreSQL.
 
 A statement inserts many tasks from parallel arrays. Three forms of it exist (`columns.Form`), because what a task has
 not got costs time, too: for a single bare task (`insert_bare`), for tasks that join nothing (`insert_plain`), and for
@@ -23,11 +23,11 @@ from synergon.stores.postgres.transaction import Transaction
 BARE, PLAIN, BOUND = (GIVEN[form] for form in Form)
 
 TASKS_AT_ONCE: Final = 1000
-"""How many tasks one statement inserts at the most."""
+"""The maximum number of tasks that one statement inserts."""
 
 
 async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks without keys, and their queues when the transaction ends."""
+    """Insert tasks without keys now, and their queues when the transaction ends."""
     transaction.note_queues(task.queue for task in tasks)
     if not any(map(is_bound, tasks)):
         return await insert_plain(transaction, tasks)
@@ -57,7 +57,7 @@ async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion
 
 
 async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`insert_plain` for very many: to encode them all at once would keep the event loop from everything else."""
+    """`insert_plain` for very many tasks, in parts: encoding all at once would block the event loop."""
     inserted: list[Insertion] = []
     for start in range(0, len(tasks), TASKS_AT_ONCE):
         inserted += await insert_plain(transaction, tasks[start : start + TASKS_AT_ONCE])
@@ -65,7 +65,7 @@ async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) ->
 
 
 async def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    """Put a new task into the row of a live one that does not run."""
+    """Write a new task into the row of a live one that does not run."""
     transaction.note_queues([task.queue])
     state: str = await transaction.value(
         "replace",
@@ -87,8 +87,8 @@ def _insertions(rows: list[Any]) -> list[Insertion]:
 
 
 def _first_state(transaction: Transaction) -> str:
-    """Where a task begins that is due and has a limit key. A caller's own transaction may not lock its key queue: the
-    task is scheduled, and the next node that looks for due tasks puts it into the key queue."""
+    """The first state of a due task with a limit key. A caller's own transaction must not lock its key queue, so there
+    the task is `scheduled`, and the next `wake` moves it into the key queue."""
     return (State.SCHEDULED if transaction.is_callers else State.WAITING).value
 
 

@@ -1,4 +1,4 @@
-"""Nodes and their leases in the PostgreSQL store."""
+"""Nodes and their leases, in the PostgreSQL store: the primitives of `stores.session.NodeRows` with its statements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergon.stores.session import DeadNode
 
 
 class NodeRows:
-    """`stores.session.NodeRows`."""
+    """Implements `stores.session.NodeRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -18,23 +18,23 @@ class NodeRows:
         self._transaction: Final = transaction
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease is live; the lock waits for claims of the node, and keeps out further ones."""
+        """Whether the lease of a node is live. The lock waits for claims of the node, and blocks new ones."""
         has_lease: bool | None = await self._transaction.value("lock_lease", node_id)
         return has_lease
 
     async def cordon(self, node_id: str) -> None:
-        """The node may claim nothing."""
+        """Mark the node as cordoned: it may claim nothing."""
         await self._transaction.run("cordon", node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """The node may claim again."""
+        """Remove the cordon mark: the node may claim again."""
         await self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Nodes whose lease is over, and those of `gone`."""
+        """The nodes whose lease has ended, and those of `gone`."""
         return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete dead nodes that hold no running task."""
+        """Delete the dead nodes of this list that hold no running task."""
         if dead:
             await self._transaction.run("delete_idle_nodes", list(dead))

@@ -1,7 +1,7 @@
-"""The locks of a claim: the limits and servers that its tasks need permits of, in the lock order.
+"""The locks of a claim: locks the limits and servers whose permits its tasks need, in the lock order.
 
-Limits are locked before servers. A limit whose name is a prefix of a server's address covers that server, so the claim
-has to know which limits cover its servers before it locks the servers. It goes by what the last claim saw (`Covering`),
+Limits are locked before servers. A limit whose name is a prefix of a server's address covers that server, so a claim
+must know which limits cover its servers before it locks the servers. It uses what the last claim found (`Covering`),
 and is repeated if that has changed.
 """
 
@@ -22,11 +22,11 @@ from synergon.stores.rules.shared_capacity import ServerCapacity
 from synergon.stores.session import KeyQueueLimit, LimitRow, SharedLimits
 
 Covering = dict[frozenset[str], frozenset[str]]
-"""The limits that cover the servers of each set of providers, as the last claim saw them."""
+"""The limits that cover the servers of each set of providers, as the last claim found them."""
 
 
 class PoolRow(msgspec.Struct, frozen=True):
-    """A server, what decides about its health, and the names of all limits that may cover servers."""
+    """A server with the columns that decide about its health, and the names of all limits that may cover servers."""
 
     provider: str
     address: str
@@ -38,7 +38,7 @@ class PoolRow(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerCapacity:
-        """What its health lets it take."""
+        """The server with the capacity that its health allows."""
         return capacity_of(
             (self.provider, self.address),
             self.capacity,

@@ -1,7 +1,7 @@
-"""What a database of the PostgreSQL family can do. Asked once, where the URL is read; everything else follows from it.
+"""Profiles: what a member of the PostgreSQL family can do. The URL decides it once.
 
-A profile is a set of statements, of migrations and of settings, and the ways that take more than other words: how tasks
-are claimed, and how the history is read in the order of their ends.
+A profile consists of statements, migrations and settings, and of the functions that differ by more than statements: the
+fast path of the claim, and the reader of final events.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from synergon.stores.statements import statements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One member of the family."""
+    """One member of the PostgreSQL family."""
 
     name: str
-    """As in `?profile=`, and in the schema's `meta`."""
+    """The name in `?profile=`, and in the schema's `meta`."""
     overlay: str | None
-    """A folder of statements that take the place of those of the same name; None: they are right as they are."""
+    """A folder of statements that replace those with their name; None if there are none."""
     migrations: str
     settings: Mapping[str, str]
-    """For our own connections."""
+    """Session settings of the store's own connections."""
     cleaning: str | None
-    """What removes a stranger's settings from a connection; None: the driver's own way."""
+    """The statement that resets the settings of a connection; None for the driver's own reset."""
     notifies: bool
-    """It has LISTEN and NOTIFY."""
+    """The database has LISTEN and NOTIFY."""
     contention_pauses: tuple[float, ...]
-    """Seconds between the tries of a transaction that met another one in a way that only one of them could survive."""
+    """The delays in seconds before a transaction is repeated after a deadlock or serialization failure."""
     asks_one_number: bool
-    """A statement that looks into several lanes asks for the same number of rows of each."""
+    """A statement that reads several ready groups reads one number of rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
     claim_shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
-    """A shorter way, for one kind, or for as long as there is more than is asked for; None: there is none."""
+    """The shorter claim, for one kind, or while more tasks are ready than requested; None if there is none."""
     changes_several_tables: bool
     """One statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
@@ -52,15 +52,15 @@ class Profile:
         return statements("postgres", schema, overlay=self.overlay)
 
     def scripts(self, schema: str) -> list[str]:
-        """The migrations, in order; the first makes version 1."""
+        """The migration scripts, in order. The first makes version 1."""
         folder = files("synergon.stores").joinpath(self.migrations)
         found = sorted(folder.iterdir(), key=lambda entry: entry.name)
         return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
 
 
 READ_COMMITTED: Final = {"default_transaction_isolation": "read committed"}
-"""For statements that are transactions by themselves. Not everybody's default: without it more of them meet, and are
-made again."""
+"""For statements that are their own transactions. It is not the default of every database: without it more of them
+conflict and are repeated."""
 
 STANDARD: Final = Profile(
     name="standard",
@@ -68,13 +68,12 @@ STANDARD: Final = Profile(
     migrations="postgres/migrations",
     settings=MappingProxyType(
         {
-            # A plan that was made while the table was empty is kept when a backlog has come: it must not read all of
-            # that.
+            # A plan made for an empty table remains in use when the table is large: it must not read the whole table.
             "enable_seqscan": "off",
-            # Our statements take less time than their compilation would.
+            # JIT compilation would take longer than our statements.
             "jit": "off",
-            # Nor is it worth planning them again and again: that takes several times as long as to run them. They are
-            # written so that the one plan is right whatever they are asked for.
+            # Planning takes several times as long as running our statements. They are written so that one generic plan
+            # is right for all parameters.
             "plan_cache_mode": "force_generic_plan",
             **READ_COMMITTED,
         }
@@ -95,7 +94,7 @@ DISTRIBUTED: Final = Profile(
     overlay="postgres/distributed",
     migrations="postgres/distributed/migrations",
     settings=MappingProxyType(READ_COMMITTED),
-    cleaning="RESET ALL",  # the driver's way gives back advisory locks and stops listening
+    cleaning="RESET ALL",  # the driver's own reset uses advisory locks and UNLISTEN, which not every server has
     notifies=False,
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
     asks_one_number=True,
@@ -104,6 +103,6 @@ DISTRIBUTED: Final = Profile(
     changes_several_tables=False,
     endings=ClockFinalEvents.open,
 )
-"""Databases that speak PostgreSQL and keep their tables on many machines: YugabyteDB, CockroachDB."""
+"""Distributed databases with PostgreSQL's protocol: YugabyteDB, CockroachDB."""
 
 PROFILES: Final = MappingProxyType({profile.name: profile for profile in (STANDARD, DISTRIBUTED)})

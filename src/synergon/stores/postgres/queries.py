@@ -1,4 +1,4 @@
-"""Rows into records."""
+"""Queries of the PostgreSQL store: reads rows as records."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
 
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:
-    """Exact numbers by queue, kind and state."""
+    """Exact numbers of tasks by queue, kind and state."""
     return {(queue, kind, State(state)): number for queue, kind, state, number in await session.rows("counts")}
 
 
 async def queues(session: Session) -> list[QueueRecord]:
-    """All queues with their numbers."""
+    """All queues with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in (await counts(session)).items():
         numbers = by_queue.setdefault(queue, {})

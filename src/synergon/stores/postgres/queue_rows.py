@@ -1,4 +1,4 @@
-"""Queues in the PostgreSQL store."""
+"""Queues, in the PostgreSQL store: the primitives of `stores.session.QueueRows` with its statements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synergon.stores.postgres.transaction import Transaction
 
 
 class QueueRows:
-    """`stores.session.QueueRows`."""
+    """Implements `stores.session.QueueRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -16,9 +16,9 @@ class QueueRows:
         self._transaction: Final = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Close a queue."""
+        """Pause a queue, and insert it if it is new."""
         return await self._transaction.run("pause_queue", queue) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Open a queue."""
+        """Resume a queue."""
         return await self._transaction.run("resume_queue", queue) == 1

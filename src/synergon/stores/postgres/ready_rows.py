@@ -1,7 +1,8 @@
-"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`).
+"""Ready tasks, as a claim reads and takes them, in the PostgreSQL store: the primitives of `stores.session.ReadyRows`
+with its statements.
 
-Nothing is locked when ready tasks are read, so another claim may be quicker to take one. A task that was not there to
-be taken or reserved is passed over from then on.
+Reads lock nothing, so a concurrent claim may take a task first. A task that could not be taken or reserved is not
+returned again in this claim.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from synergon.stores.session import ClaimableGroups, Names, SharedLimits
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """A ready group, or none; and whether the node is cordoned (None: it has no live lease)."""
+    """A ready group, or none; and whether the node is cordoned (None if it has no live lease)."""
 
     is_cordoned: bool | None
     kind: str | None
@@ -30,7 +31,7 @@ class GroupRow(msgspec.Struct, frozen=True):
 
 
 class ReadyRow(msgspec.Struct, frozen=True):
-    """A ready task, as far as a claim needs it."""
+    """The columns of a ready task that a claim needs."""
 
     id: int
     priority: int
@@ -44,7 +45,7 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
     @property
     def task(self) -> ReadyTask:
-        """The task, as the planner needs it."""
+        """The task as the planner needs it."""
         avoid = server_to_avoid(self.server, self.attempts)
         return ReadyTask(
             self.id, self.priority, self.kind, self.queue, self.requirements, self.target, avoid, self.may_reserve
@@ -52,7 +53,7 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
 
 class ReadyOrHeldRow(ReadyRow, frozen=True):
-    """A ready task, or what a running task holds."""
+    """A ready task, or the permits of a running task."""
 
     is_held: bool
     limits: Names
@@ -67,16 +68,16 @@ class ClaimState:
 
     def __init__(self, covering: Covering, held: Collection[int], tried: list[int]) -> None:
         self.covering: Final = covering
-        """The limits that cover servers, as the last claim of this process saw them."""
+        """The limits that cover servers, as the last claim of this process found them."""
         self.held: Final = held
-        """Tasks on which other transactions hold locks: they are left alone."""
+        """Tasks that other transactions have locked: the claim excludes them."""
         self.tried: Final = tried
-        """The tasks that the last statement would have changed."""
+        """The tasks that the last statement tried to change."""
         self.passed_over: Final = set(held)
 
 
 class ReadyRows:
-    """The primitives over statements."""
+    """Implements `stores.session.ReadyRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -97,7 +98,7 @@ class ReadyRows:
         return [] if self._transaction.claim is None else sorted(self._transaction.claim.passed_over)
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """The lease of the node, and the ready groups of the requested kinds; one statement."""
+        """Read the lease of the node, and the ready groups of the requested kinds, with one statement."""
         rows = await self._transaction.typed(
             GroupRow,
             "ready_groups",
@@ -114,24 +115,24 @@ class ReadyRows:
         return ClaimableGroups(rows[0].is_cordoned, groups)
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned; None: it has no live lease."""
+        """Whether the node is cordoned. None if it has no live lease."""
         found: bool | None = await self._transaction.value("is_cordoned", node_id)
         return found
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Lock what these kinds need permits of, unless the exchange that this claim is part of has done so."""
+        """Lock the limits and servers of these kinds, unless the exchange of this claim has done so."""
         return self._transaction.locked_limits or await lock_limits(self._transaction, kinds, self._state.covering)
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
     ) -> tuple[list[HeldPermits], list[ReadyTask]]:
-        """The permits that running tasks hold, and what `first` finds; one statement."""
+        """Read the permits that running tasks hold, and the first tasks of these ready groups, with one statement."""
         rows = await self._first(request, numbers, with_held=True)
         held = [HeldPermits(row.limits, row.provider, row.server, row.slot) for row in rows if row.is_held]
         return held, [row.task for row in rows if not row.is_held]
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group; one statement."""
+        """The first tasks of each ready group in claim order, with one statement."""
         return [row.task for row in await self._first(request, numbers, with_held=False)]
 
     async def _first(
@@ -159,7 +160,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands for any server and for these servers; one statement."""
+        """The first commands that any server may run, and those for these servers, with one statement."""
         targets = [(provider, address) for provider, addresses in servers.items() for address in addresses]
         return await self._tasks(
             "ready_commands",
@@ -174,7 +175,7 @@ class ReadyRows:
         )
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """Those of these tasks that are ready, in open queues of the request."""
+        """The ready tasks of this list that are in queues of the request which are not paused."""
         return await self._tasks(
             "ready_among",
             sorted(ids),
@@ -188,7 +189,7 @@ class ReadyRows:
         return [row.task for row in await self._transaction.typed(ReadyRow, statement, *parameters)]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Those of these tasks that are still as they were read → `running`."""
+        """Move tasks from `ready` to `running`, if they are unchanged since they were read."""
         taken = sorted(taken, key=lambda entry: entry.task.id)
         state = self._state
         state.tried[:] = [entry.task.id for entry in taken]
@@ -207,7 +208,7 @@ class ReadyRows:
         return claims
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task that is still as it was read."""
+        """Reserve capacity of the node for a task, if it is unchanged since it was read."""
         self._state.tried[:] = [task.id]
         microseconds = request.reserve_microseconds
         statement = ("reserve", task.id, request.node_id, microseconds, task.requirements, task.queue)
@@ -217,14 +218,14 @@ class ReadyRows:
         return is_reserved
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """The node reserves no capacity for the task from here on. If another transaction holds a lock on the task, the
-        reservation ends by itself."""
+        """Delete the node's reservation for the task. If another transaction has locked the task, the reservation ends
+        by its own deadline."""
         if task_id not in self._state.held:
             self._state.tried[:] = [task_id]
             await self._transaction.rows("release_reservation", task_id, node_id)
 
 
 def _batches(numbers: Mapping[ReadyGroupName, int]) -> list[dict[ReadyGroupName, int]]:
-    """Groups of which one task is wanted, for they may be many, and the others."""
+    """Separate the groups for which one task is requested, which may be many, from the others."""
     ones = {group: number for group, number in numbers.items() if number == 1}
     return [ones, {group: number for group, number in numbers.items() if number > 1}]

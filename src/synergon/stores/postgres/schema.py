@@ -1,4 +1,4 @@
-"""Creating and migrating the tables, under a lock that every PostgreSQL-compatible database has: a row."""
+"""Creates and migrates the tables of the PostgreSQL store, under a row lock, which every database of the family has."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MIGRATION_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which database this is, wherever one connects to it from."""
+    """The identity of a database, independent of the address under which it is reached."""
 
     database: str
     id: str
 
 
 def foundation(address: Address) -> str:
-    """What is there before any version: the schema, and the rows that say which version, profile and database it is.
+    """The statements that precede all versions: the schema, and the rows for its version, profile and identity.
 
-    The secret that peers sign with is made here too, by the database: whoever runs tasks may have no right to.
+    The database also creates the secret here with which peers sign: the role that runs tasks may lack the right to.
     """
     schema = address.schema
     return (
@@ -41,14 +41,14 @@ def foundation(address: Address) -> str:
 
 
 def whole_sql(address: Address) -> str:
-    """Everything that a new database needs, for people whose engine may not create tables."""
+    """The whole script for a new database, for operators whose engine may not create tables."""
     scripts = address.profile.scripts(address.schema)
     version = f"UPDATE {address.schema}.meta SET value = '{len(scripts)}' WHERE name = 'schema_version';"
     return "\n\n".join(["BEGIN;", foundation(address), *scripts, version, "COMMIT;"])
 
 
 async def prepare(address: Address) -> Identity:
-    """Bring the schema to this code's version, beside any number of nodes that do the same."""
+    """Migrate the schema to this code's version. Any number of nodes may do so at once."""
     connection = await connect(address)
     try:
         with translated(address):
@@ -82,12 +82,12 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
     try:
         await _lay_foundation(connection, address)
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
-        await _lay_foundation(connection, address)  # two nodes at once: the second finds it made
+        await _lay_foundation(connection, address)  # another node may have created it meanwhile
     async with connection.transaction(isolation=ISOLATION):
         value = await connection.fetchval(
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
-        await _check_profile(connection, address)  # two nodes at once: the first has chosen it
+        await _check_profile(connection, address)  # another node may have chosen it meanwhile
         version, scripts = int(value), address.profile.scripts(schema)
         if version > len(scripts):
             raise _newer(schema, version, len(scripts))
@@ -111,7 +111,7 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
 
 
 async def _check_profile(connection: asyncpg.Connection[Any], address: Address) -> None:
-    """The tables of one profile are not those of another. Which it is was not always written down."""
+    """Raise if the tables were created for another profile. Old databases have not recorded theirs."""
     async with connection.transaction():
         found = await connection.fetchval(f"SELECT value FROM {address.schema}.meta WHERE name = 'profile'")
     made_with, asked_for = found or STANDARD.name, address.profile.name
@@ -132,9 +132,11 @@ async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identit
 
 
 async def version_of(connection: Any, schema: str) -> int | None:
-    """The version that the database has; None: there is none."""
+    """The schema version of the database; None if it has no schema."""
     try:
-        async with connection.transaction():  # behind a pooler a statement is prepared and run on one server only so
+        async with (
+            connection.transaction()
+        ):  # behind a pooler only a transaction prepares and runs a statement on one server
             value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
@@ -142,7 +144,7 @@ async def version_of(connection: Any, schema: str) -> int | None:
 
 
 async def version_at(address: Address) -> int | None:
-    """The version that the database has, for whoever only looks; None: it has no tables of ours."""
+    """Read the schema version without changing anything; None if the database has no tables of synergon."""
     connection = await connect(address)
     try:
         with translated(address):

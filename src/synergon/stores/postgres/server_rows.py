@@ -1,4 +1,4 @@
-"""Providers and servers in the PostgreSQL store."""
+"""Providers and servers, in the PostgreSQL store: the primitives of `stores.session.ServerRows` with its statements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.stores.session import ServerHealth, ServerName, ServerRow, UsedSer
 
 
 class ServerRows:
-    """`stores.session.ServerRows`."""
+    """Implements `stores.session.ServerRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -20,34 +20,34 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these providers, as JSON."""
         return dict(await self._transaction.rows("declared_providers", list(providers)))
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert or replace a provider, unless exactly this was declared meanwhile."""
+        """Insert a provider, or replace its back-off. False if a concurrent transaction declared exactly this."""
         backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
         return await self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
 
     async def lock_provider(self, provider: str) -> bool:
-        """Lock a provider, if it exists."""
+        """Lock a provider. False if it does not exist."""
         return await self._transaction.row("lock_provider", provider) is not None
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. Claims that count its permits are waited for."""
+        """Replace the servers of a provider. Waits for claims that count its permits."""
         addresses = list(capacities)
         await self._transaction.rows("lock_pools", [provider])
         await self._transaction.run("drop_servers", provider, addresses)
         await self._transaction.run("add_servers", provider, addresses, list(capacities.values()))
 
     async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The targets of commands that wait for other servers."""
+        """Commands of the provider that wait for a server outside this pool, with its address."""
         return dict(await self._transaction.rows("stranded_commands", provider, list(addresses)))
 
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Lock the servers that have failed or are not well. The transaction remembers them: they are locked early, in
-        the lock order, and needed late."""
+        """Lock the servers that have failed or are unhealthy. The transaction remembers them, because the lock order
+        takes the locks earlier than the rule needs the rows."""
         known = self._transaction.server_health
         new = set(servers) - known.keys()
         if new:
@@ -65,11 +65,11 @@ class ServerRows:
         self._transaction.locked_limits = None  # the claim of an exchange reads the servers again
 
     async def all(self) -> list[ServerRow]:
-        """All servers."""
+        """All servers of all pools."""
         return await self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on."""
+        """The servers that tasks run on, with the number of their tasks."""
         return await self._transaction.typed(UsedServer, "used_servers")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Session(Transaction):
-    """A transaction with the primitives of `stores.session.Session`."""
+    """Implements `stores.session.Session` over a transaction of PostgreSQL."""
 
     __slots__ = ("_now",)
 
@@ -47,7 +47,7 @@ class Session(Transaction):
         self._now: int | None = None
 
     async def read_clock(self) -> int:
-        """The store's clock: the moment at which the transaction began."""
+        """Read the store's clock: the moment at which the transaction began."""
         if self._now is None:
             self._now = from_datetime(await self.value("now"))
         return self._now

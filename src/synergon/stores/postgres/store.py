@@ -1,4 +1,9 @@
-"""The PostgreSQL store: READ COMMITTED, no advisory locks, correctness by guards in the statements."""
+"""The PostgreSQL store: READ COMMITTED transactions without advisory locks. Conditions in the statements guard every
+change of state.
+
+The rules run on its sessions. Plain claims, plain successes and plain inserts have fast paths here, which save round
+trips to the database.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ SHARDS: Final = 64
 
 
 class PostgresStore(BaseStore):
-    """One schema of one database."""
+    """A store in one schema of a PostgreSQL database."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -68,7 +73,7 @@ class PostgresStore(BaseStore):
         self._known_queues: set[str] = set()
         self._claimer = Claimer(self._profile, self._write, self._statement)
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
         """Connect, and create or migrate the tables if the role may."""
@@ -79,24 +84,24 @@ class PostgresStore(BaseStore):
         self._bound_inserts.reopen()
 
     async def close(self) -> None:
-        """Finish the calls under way, then disconnect."""
+        """Finish the calls that are under way, then disconnect."""
         seconds = self.address.call_seconds
         await asyncio.gather(self._plain_inserts.close(seconds), self._bound_inserts.close(seconds))
         await self._connections.close()
         await self._task_transactions.close()
 
     async def schema_versions(self) -> SchemaVersions:
-        """What the database has and what this code wants."""
+        """The version of the database, and the version that this code needs."""
         return SchemaVersions(
             found=await schema.version_at(self.address), wanted=len(self._profile.scripts(self.address.schema))
         )
 
     def schema_sql(self) -> str:
-        """What makes the tables."""
+        """The SQL script that creates the tables."""
         return schema.whole_sql(self.address)
 
     async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """One transaction."""
+        """Run a function in one transaction."""
         return await self._survive(self._write_once, work, *arguments)
 
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
@@ -109,15 +114,15 @@ class PostgresStore(BaseStore):
         return await self._statement(rule, *arguments)
 
     async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """One statement, which is a transaction by itself."""
+        """Run a function with one statement, which is its own transaction."""
         return await self._survive(self._statement_once, work, *arguments)
 
     async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """A task moves from one table to another; only one snapshot of both never misses it."""
+        """Run queries on one snapshot: a task that moves between two tables would otherwise be missed."""
         return await self._survive(self._snapshot_once, work, *arguments)
 
     async def _survive(self, once: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """Made again, as a whole, when it met another transaction in a way that only one of them could survive."""
+        """Run a transaction, and repeat it as a whole after a deadlock or a serialization failure."""
         for pause in self._profile.contention_pauses:
             try:
                 return await once(*arguments)
@@ -149,11 +154,11 @@ class PostgresStore(BaseStore):
         return from_datetime(await self._statement(lambda session: session.value("now")))
 
     async def secret(self) -> bytes:
-        """The schema's own, made together with it."""
+        """The secret of the schema, created together with it."""
         secret: str = await self._statement(lambda session: session.value("secret"))
         return secret.encode()
 
-    # ------------------------------------------------------------ tasks come in
+    # ------------------------------------------------------------ insert
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none."""
@@ -176,7 +181,7 @@ class PostgresStore(BaseStore):
         return await super().insert(tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Make queues known; each is asked about once, because they are never forgotten."""
+        """Insert the rows of these queues. Queues are never deleted, so each is inserted once per process."""
         unknown = set(queues) - self._known_queues
         if unknown:
             await self._statement(lambda session: session.rows("add_queues", sorted(unknown)))
@@ -187,7 +192,7 @@ class PostgresStore(BaseStore):
         return await self._insert_on(driver_of(connection), tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """The same for a synchronous connection."""
+        """`insert_on` for a synchronous connection."""
         driver = driver_of(connection)
         if driver.waits:
             raise OptionError(
@@ -202,30 +207,30 @@ class PostgresStore(BaseStore):
         return await insert_on(driver, self.address, self._identity, self._sql, tasks)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
-        """Tell kinds that came by way of somebody's own transaction."""
+        """Call `on_kinds` with the kinds of tasks that callers' own transactions inserted."""
         self._connections.check_open()
         await listen(self.address, on_kinds)
 
-    # ------------------------------------------------------------ tasks run
+    # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take ready tasks."""
+        """Claim ready tasks."""
         return await self._claimer.claim(request)
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
-        """What a claim might take."""
+        """Read ready tasks in claim order without claiming them."""
         return await self._write(candidates.look, look)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many go before it."""
+        """Count the tasks that precede this one."""
         return await self._write(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """What the rate of a line remembers."""
+        """The stored value of a key queue's rate."""
         return await self._write(candidates.next_start, kind, limit_key)
 
     async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Apply outcomes; plain successes, which are nearly all, in one statement."""
+        """Apply outcomes. Plain successes, which are the most frequent, take one statement."""
         if not self._profile.changes_several_tables or not are_plain(outcomes):
             return await super().finish(outcomes)
         return await finish_plain(self._write, self._statement, outcomes)
@@ -244,20 +249,20 @@ class PostgresStore(BaseStore):
         return verdicts, await self._claimer.claim_within(session, request)
 
     async def begin(self, hold_seconds: float) -> PostgresTaskTransaction:
-        """A transaction for a body, on a connection of its own."""
+        """Open a transaction for a task function, on a connection of its own."""
         return await PostgresTaskTransaction.open(
             self._task_transactions, self.address, self._sql, self._shard, hold_seconds
         )
 
     async def cancel_requests(self, node_id: str) -> list[int]:
-        """Running tasks of this node that somebody wants cancelled."""
+        """The running tasks of this node for which a cancellation was requested."""
         rows = await self._statement(lambda session: session.rows("cancel_requests", node_id))
         return [row["id"] for row in rows]
 
-    # ------------------------------------------------------------ time and death
+    # ------------------------------------------------------------ dead nodes
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take running tasks from the dead. Mostly there are none, which is one question."""
+        """Take running tasks from dead nodes. One cheap statement first checks whether there are any."""
         if not await self._statement(lambda session: session.value("is_anybody_dead", list(gone))):
             return []
         return await super().reap(gone, limit)
@@ -265,16 +270,16 @@ class PostgresStore(BaseStore):
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Make the node known."""
+        """Insert the row of a node."""
         await self._write(leases.register, node)
 
     async def keeper(self) -> leases.ConnectionLeaseKeeper:
-        """A path for renewing leases: a connection of its own."""
+        """Open a lease keeper, on a connection of its own."""
         self._connections.check_open()
         return leases.ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections.check_open)
 
     async def unregister(self, node_id: str) -> None:
-        """Forget the node."""
+        """Delete the row of the node."""
         await self._write(lambda session: session.run("unregister", node_id))
 
     async def nodes(self) -> list[NodeRecord]:
@@ -282,16 +287,16 @@ class PostgresStore(BaseStore):
         return await self._statement(queries.nodes)
 
     async def running_by_node(self) -> dict[str, int]:
-        """How many tasks each node holds."""
+        """The number of running tasks by node id."""
         return dict(await self._statement(lambda session: session.rows("running_by_node")))
 
-    # ------------------------------------------------------------ limits, servers, groups, orders
+    # ------------------------------------------------------------ groups
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups."""
+        """These groups, with their tasks counted."""
         return await self._snapshot(groups.groups, ids)
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ queries
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
         """These tasks, live or final."""
@@ -306,19 +311,19 @@ class PostgresStore(BaseStore):
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> FinalEvents:
-        """Read the ends of tasks."""
+        """Open a reader of final events."""
         return await self._profile.endings(self._statement, after, states, kinds, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers by queue, kind and state."""
+        """Exact numbers of tasks by queue, kind and state."""
         return await self._snapshot(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues with their numbers."""
+        """All queues with their counts."""
         return await self._snapshot(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people."""
+        """Facts for people (`synergon doctor`)."""
         async with self._connections.transaction() as connection:
             facts = {
                 "server": _product(await connection.fetchval("SELECT version()")),
@@ -334,5 +339,5 @@ class PostgresStore(BaseStore):
 
 
 def _product(version: str) -> str:
-    """Name and number, without what it was built with."""
+    """The name and version of the database, without build details."""
     return version.partition(" on ")[0].partition(" (")[0]

@@ -1,4 +1,5 @@
-"""Rows of live tasks and of the history: the primitives of `stores.session.TaskRows`."""
+"""Live tasks and the history, in the PostgreSQL store: the primitives of `stores.session.TaskRows` with its
+statements."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ class _PrunedTask(msgspec.Struct, frozen=True):
     queue: str
     kind: str
     ended_no: int
-    """Its place in the order of final events."""
+    """Its position in the order of final events."""
 
 
 class TaskRows:
-    """Tasks of one transaction. What is read is locked, in the order of ids."""
+    """Implements `stores.session.TaskRows` for the PostgreSQL store. Rows are locked when they are read, by ascending
+    id."""
 
     __slots__ = ("_transaction",)
 
@@ -31,19 +33,19 @@ class TaskRows:
         self._transaction = transaction
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that run."""
+        """The running tasks with these ids."""
         return {task.id: task for task in await self._transaction.typed(LiveTask, "running_tasks", list(ids))}
 
     async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that are live."""
+        """The live tasks with these ids."""
         return {task.id: task for task in await self._transaction.typed(LiveTask, "live_tasks", list(ids))}
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        """Those of these tasks that are in the history."""
+        """The tasks of the history with these ids."""
         return {task.id: task for task in await self._transaction.typed(FinalTask, "final_tasks", list(ids))}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        """The last finished claims of these tasks, live or final."""
+        """The last finished claim of each of these tasks, live or final."""
         found = await self._transaction.typed(FinishedClaim, "finished_claims", list(ids))
         return {claim.id: claim for claim in found}
 
@@ -56,7 +58,7 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and count them when the transaction ends."""
+        """Move live tasks to the history, and update the numbers of final tasks when the transaction ends."""
         transaction = self._transaction
         ids = sorted(task.id for task in tasks)
         texts = [_text(results.get(task_id)) for task_id in ids]
@@ -75,7 +77,7 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task back among those that wait or are ready; its new state."""
+        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
         return State(
             await self._transaction.value("release", task.id, delay, by_owner, limit_key, max(protected_for, 0))
         )
@@ -83,7 +85,7 @@ class TaskRows:
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
     ) -> None:
-        """Give attempts back to a running task, count crashes, and replace its list of errors."""
+        """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         await self._transaction.run("charge", task_id, _json(errors), attempts, crashes)
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
@@ -91,11 +93,11 @@ class TaskRows:
         await self._transaction.run("set_errors", task_id, _json(errors))
 
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         return await self._transaction.run("report", task_id, claim_no, _json(progress), is_overdue) == 1
 
     async def request_cancel(self, task_id: int) -> None:
-        """Mark a running task."""
+        """Mark a running task, so that its node cancels the attempt."""
         await self._transaction.run("request_cancel", task_id)
 
     async def delete(self, task_id: int) -> None:
@@ -103,12 +105,13 @@ class TaskRows:
         await self._transaction.run("delete_live", task_id)
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a row of the history, and count it no longer."""
+        """Delete a task from the history, and update the number of final tasks."""
         await self._transaction.run("delete_final", task.id)
         self._transaction.count(task.queue, task.kind, task.state, -1)
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete old rows of the history. What others have locked is left for the next time."""
+        """Delete the oldest tasks of the history that ended before the cutoff, except rows that other transactions have
+        locked."""
         transaction = self._transaction
         if state is State.SUCCEEDED:
             pruned = await transaction.typed(_PrunedTask, "prune_succeeded", age, limit)
@@ -124,7 +127,8 @@ class TaskRows:
         return len(pruned)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a row of the history to the live tasks; its new state. None: a live task holds its key."""
+        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
+        key."""
         state: str | None = await self._transaction.value("revive", task.id)
         if state is None:
             return None
@@ -132,15 +136,15 @@ class TaskRows:
         return State(state)
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys, in one statement."""
+        """Insert tasks without keys, with one statement."""
         return await new_tasks.add(self._transaction, tasks)
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
-        """Insert a task with a key. None: a live task holds the key."""
+        """Insert a task with a key. None if a live task holds the key."""
         return await new_tasks.add_keyed(self._transaction, task)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Replace a live task that does not run by a new one; its state."""
+        """Write a new task into the row of a live task that does not run. Returns its state."""
         return await new_tasks.replace(self._transaction, holder.id, task)
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
@@ -155,7 +159,7 @@ class TaskRows:
         return {(holder.kind, holder.key): holder for holder in found}
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        """Change when a scheduled or ready task is due."""
+        """Change when a scheduled or ready task is due. None if it is in another state."""
         moment = None if run_at is None else to_datetime(run_at)
         changed = await self._transaction.typed(ChangedTask, "reschedule", task_id, moment, delay)
         return changed[0] if changed else None
@@ -166,7 +170,7 @@ class TaskRows:
         return changed[0] if changed else None
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Tasks whose time to start is over."""
+        """Expired tasks that are not ended yet, earliest expiry first."""
         return await self._transaction.typed(LiveTask, "expired", limit)
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
@@ -174,12 +178,13 @@ class TaskRows:
         return await self._transaction.typed(ChangedTask, "make_due_ready", limit)
 
     async def next_due_in(self) -> int | None:
-        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
+        moment."""
         next_in: int | None = await self._transaction.value("next_due_in")
         return None if next_in is None else max(next_in, 0)
 
     async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        """Running tasks of these nodes, and of nodes that are not registered, by ascending id."""
         return await self._transaction.typed(LiveTask, "orphans", list(dead), limit)
 
 

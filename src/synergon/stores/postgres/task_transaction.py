@@ -1,8 +1,7 @@
-"""A transaction for a running body: its own writes, its children and its success in one commit.
+"""A transaction for a running task function: commits its writes, its children and the success of its task together.
 
-It has a connection of its own, from a pool that the node's own work does not use: bodies that hold theirs keep nobody
-from claiming and finishing. Nor may they be held for longer than they were opened for: the locks that a body holds
-would outlive its lease.
+It uses a connection of a separate pool, so that task functions with open transactions do not block claims and outcomes.
+It is rolled back when it is held for longer than the time it was opened for, so that no lock outlives the lease.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Value = TypeVar("Value")
 
 
 class PostgresTaskTransaction:
-    """Opened when the body asks for it, ended when the body ends."""
+    """Opened when the task function asks for it, ended when the task function returns."""
 
     def __init__(
         self,
@@ -60,12 +59,12 @@ class PostgresTaskTransaction:
     async def open(
         cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
     ) -> PostgresTaskTransaction:
-        """Begin, on a connection of its own."""
+        """Begin a transaction on a connection of its own."""
         begun = await cls._begun(connections, address, sql, shard, hold_seconds)
         if not begun.is_read_only:
             return begun
         await begun.rollback()
-        await connections.renew()  # it may have been made while the database was read-only, and it would stay so
+        await connections.renew()  # a connection that was made while the database was read-only would remain so
         return await cls._begun(connections, address, sql, shard, hold_seconds)
 
     @classmethod
@@ -83,18 +82,18 @@ class PostgresTaskTransaction:
 
     async def _begin(self) -> None:
         await self._transaction.start()
-        # Should this process not be there to give it up, the server does it, a moment later.
+        # If this process dies meanwhile, the server ends the transaction a little later.
         patience = str(int((self._hold_seconds + 1) * 1000))
         row: Any = await self.connection.fetchrow(self._sql["begin_task_transaction"], patience)
         self._began_at, self.is_read_only = row
 
     async def _now(self) -> datetime:
-        """When the transaction began: as long as it is the same one, that does not change."""
+        """The moment at which the transaction began, which identifies the transaction."""
         now: datetime = await self.connection.fetchval(self._sql["now"])
         return now
 
     async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Settle a success and commit; if it is none any more, roll back."""
+        """Apply a success and commit. Roll back if the claim is stale or the task is to be cancelled."""
         self._limit.cancel()
         try:
             with translated(self._address):
@@ -110,7 +109,7 @@ class PostgresTaskTransaction:
             await self._release()
 
     async def rollback(self) -> None:
-        """Undo what the body wrote."""
+        """Undo the writes of the task function."""
         await self._release()
 
     async def _check_is_ours(self) -> None:
@@ -137,15 +136,15 @@ class PostgresTaskTransaction:
     def _is_in_transaction(self) -> bool:
         try:
             return self.connection.is_in_transaction()
-        except asyncpg.InterfaceError:  # it was closed
+        except asyncpg.InterfaceError:  # the connection was closed
             return False
 
     def _give_up(self) -> None:
         self._was_held_too_long = True
-        self._disconnect()  # the server rolls back, and nothing can be written any more
+        self._disconnect()  # the server rolls back, and the task function cannot write any more
 
     def _disconnect(self) -> None:
-        with suppress(asyncpg.InterfaceError):  # it is closed already
+        with suppress(asyncpg.InterfaceError):  # already closed
             self.connection.terminate()
 
     async def _release(self) -> None:
@@ -157,15 +156,15 @@ class PostgresTaskTransaction:
             if self._is_in_transaction():
                 await self._transaction.rollback()
             elif not self._was_committed:
-                self._disconnect()  # whatever the body has done to it, nobody else shall meet
+                self._disconnect()  # no other call may use it: the task function may have changed its state
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             self._disconnect()
-        with suppress(StoreUnavailable):  # it was lost, and the pool knows
+        with suppress(StoreUnavailable):  # the connection was lost, and the pool knows
             await self._connections.give_back(self.connection)
 
 
 class BlockingConnection:
-    """The connection for a body in a thread: the calls of asyncpg, without `await`."""
+    """The connection for a task function in a thread: the calls of asyncpg, without `await`."""
 
     def __init__(self, connection: PoolConnectionProxy[Any]) -> None:
         self._connection = connection
@@ -175,21 +174,21 @@ class BlockingConnection:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def execute(self, query: str, *arguments: Any) -> str:
-        """Run it; the server's word for what was done."""
+        """Run a statement. Returns the server's status text."""
         return self._wait(self._connection.execute(query, *arguments))
 
     def executemany(self, query: str, arguments: Any) -> None:
-        """Run it for each."""
+        """Run a statement once for each set of arguments."""
         self._wait(self._connection.executemany(query, arguments))
 
     def fetch(self, query: str, *arguments: Any) -> list[Any]:
-        """All rows."""
+        """All rows of a statement."""
         return self._wait(self._connection.fetch(query, *arguments))
 
     def fetchrow(self, query: str, *arguments: Any) -> Any:
-        """The first row, or None."""
+        """The first row of a statement, or None."""
         return self._wait(self._connection.fetchrow(query, *arguments))
 
     def fetchval(self, query: str, *arguments: Any) -> Any:
-        """The first value, or None."""
+        """The first value of a statement, or None."""
         return self._wait(self._connection.fetchval(query, *arguments))

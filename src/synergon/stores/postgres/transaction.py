@@ -1,4 +1,5 @@
-"""One transaction: a connection, its profile with the statements of its schema, the shard of its tallies, and notes."""
+"""One transaction of the PostgreSQL store: runs named statements on a connection, and notes what to write at its
+end."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from synergon.stores.postgres.ready_rows import ClaimState
 
 ReadyGroups = dict[tuple[str, str, str], int]
-"""How many ended tasks of which queue, kind and state came or went."""
+"""Changes of the numbers of final tasks, by queue, kind and state."""
 
 
 class Transaction:
     """Runs named statements on one connection.
 
-    `key_queue_limits` are those of the kinds whose key queues are locked, `locked_groups` the groups.
+    `key_queue_limits` are the limits of the kinds whose key queues are locked, `locked_groups` the groups that are
+    locked.
     """
 
     __slots__ = (
@@ -44,20 +46,20 @@ class Transaction:
     ) -> None:
         self.profile = profile
         self.is_callers = is_callers
-        """It is a caller's own transaction, which may be held for long: nothing may be locked that others need."""
+        """This is a caller's own transaction, which may last long: it must lock nothing that others need."""
         self.touched = Touched()
         self.key_queue_limits: dict[str, KeyQueueLimit] = {}
         self.locked_groups: set[int] = set()
         self.locked_limits: SharedLimits | None = None
-        """What an exchange has locked for its claim."""
+        """The limits that an exchange has locked for its claim."""
         self.claim: ClaimState | None = None
         """What a claim remembers between its statements."""
         self.server_health: dict[ServerName, ServerHealth | None] = {}
-        """The servers whose health was asked for; None: it is no news, and not locked."""
+        """The health of the servers that were locked; None for a server whose health does not change."""
         self._connection = connection
         self._sql = sql
         self.shard = shard
-        """Where it counts."""
+        """The shard of the counts that this engine writes to."""
         self._ready_groups: ReadyGroups = {}
         self._queues: set[str] = set()
 
@@ -71,13 +73,13 @@ class Transaction:
         rows = await self.rows(name, *parameters)
         if not rows:
             return []
-        # Rows of a caller's driver have no names; those of our own connections are checked.
+        # Rows of a caller's driver have no column names; only those of our own connections can be checked.
         columns = field_names(row_type) if self.is_callers else tuple(rows[0].keys())
         read = row_reader(row_type, columns)
         return [read(row) for row in rows]
 
     async def ids(self, name: str, *parameters: Any) -> list[int]:
-        """The only column of the named statement: ids."""
+        """The ids in the only column of the named statement."""
         return [task_id for (task_id,) in await self.rows(name, *parameters)]
 
     async def row(self, name: str, *parameters: Any) -> Any:
@@ -89,21 +91,22 @@ class Transaction:
         return await self._connection.fetchval(self._sql[name], *parameters)
 
     async def run(self, name: str, *parameters: Any) -> int:
-        """Run the named statement; how many rows it changed."""
+        """Run the named statement. Returns how many rows it changed."""
         status: str = await self._connection.execute(self._sql[name], *parameters)
         return int(status.rpartition(" ")[2])
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
-        """Note that ended tasks came or went."""
+        """Note a change of the number of final tasks."""
         ready_group = (queue, kind, str(state))
         self._ready_groups[ready_group] = self._ready_groups.get(ready_group, 0) + number
 
     def note_queues(self, queues: Iterable[str]) -> None:
-        """Note queues that may be new."""
+        """Note queues that may have to be inserted."""
         self._queues.update(queues)
 
     async def flush(self) -> None:
-        """Write the notes; last, because others wait for these rows, and in one order, so that none wait in a ring."""
+        """Write the notes: last, because other transactions wait for these rows, and in a fixed order, so that
+        transactions cannot deadlock."""
         if self._queues:
             await self.rows("add_queues", sorted(self._queues))
             self._queues.clear()

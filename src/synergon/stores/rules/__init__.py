@@ -1,1 +1,2 @@
-"""Rules of the stores, written once: what every store decides, from rows that it has read and locked."""
+"""The rules of the stores, written once over the session port: what a store decides from the rows that it has locked
+and read."""

@@ -1,4 +1,4 @@
-"""Orders in words: what they ask for, and what came of them. The same in every store."""
+"""Values and texts of operator actions: parses the value of an action, and words its outcome for the audit."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ DEAD_NODE: Final = "its lease is over"
 
 
 class Rejected(Exception):
-    """The order cannot be carried out by anybody; the message says why. Nothing is done, and that is written down."""
+    """An operator action that cannot be carried out. The message says why; nothing is changed, and the audit records
+    it."""
 
     @property
     def outcome(self) -> str:
-        """What is written down."""
+        """The text for the audit."""
         return f"{REJECTED}{self}"
 
 
 def check(action: NewAction) -> None:
-    """Refuse what was refused before it came here."""
+    """Raise `Rejected` if the action comes with its own rejection."""
     if action.rejection is not None:
         raise Rejected(action.rejection)
 
 
 def limit_value(action: NewAction) -> int | None:
-    """The new value of a limit."""
+    """Parse the new value of a limit."""
     return _number(action.value, "a limit")
 
 
 def servers(action: NewAction) -> list[NewServer]:
-    """The new pool of a provider."""
+    """Parse the new pool of a provider."""
     value = action.value
     if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
         raise Rejected(f"servers are [[address, capacity], ...], got {value!r}")
@@ -56,7 +57,7 @@ def servers(action: NewAction) -> list[NewServer]:
 
 
 def task_id(action: NewAction) -> int:
-    """The task that is meant."""
+    """Parse the id of the task."""
     try:
         return int(action.subject)
     except ValueError:
@@ -64,7 +65,7 @@ def task_id(action: NewAction) -> int:
 
 
 def why(action: NewAction) -> str | None:
-    """Why a task is cancelled."""
+    """The reason for which a task is cancelled."""
     if action.value is not None and not isinstance(action.value, str):
         raise Rejected(f"the reason of a cancel is a text, got {action.value!r}")
     return action.value
@@ -84,35 +85,35 @@ def _address(value: Any) -> str:
         raise Rejected(str(error)) from error
 
 
-# ---------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------- outcome texts
 
 
 def pause_outcome(*, done: bool) -> str:
-    """Of a pause."""
+    """The outcome text of a pause."""
     return "paused" if done else "was paused already"
 
 
 def resume_outcome(*, done: bool) -> str:
-    """Of a resume."""
+    """The outcome text of a resume."""
     return "resumed" if done else "was not paused"
 
 
 def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
-    """Of a new value."""
+    """The outcome text of a changed limit."""
     if not done:
         raise Rejected("no limit of that name")
     return f"limit {name} is {'unlimited' if value is None else value} now"
 
 
 def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
-    """Of a new pool."""
+    """The outcome text of a changed pool."""
     if not done:
         raise Rejected("no provider of that name")
     return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
 
 
 def cancel_outcome(moved: Moved) -> str:
-    """Of a cancel."""
+    """The outcome text of a cancellation."""
     if moved.state is None:
         raise Rejected("no task of that id")
     if not moved.done:
@@ -121,7 +122,7 @@ def cancel_outcome(moved: Moved) -> str:
 
 
 def cancelled(action: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:
-    """What a cancel that was ordered has done, by its outcome; the task as it was found afterwards."""
+    """The result of a cancellation by an operator, from its outcome text, with the task as it was read afterwards."""
     if action.is_rejected:
         return Moved(id=task_id, done=False, state=None)
     kind = None if record is None else record.kind

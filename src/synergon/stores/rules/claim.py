@@ -1,11 +1,11 @@
-"""The claim where more than the slots of a node decides: requirements, limits, servers, rates, commands, reservations.
+"""The claim rule, for claims that more than the slots of a node decide: requirements, limits, servers, rates, commands,
+reservations.
 
 The rule locks the limits and servers that the request needs, counts the permits that running tasks hold, reads no more
-ready tasks than the node could take, and plans with `claim_plan`. The permits of a task are written into its row when
-it is taken, and nowhere else: the usage of a limit is the number of running rows that name it.
+ready tasks than the node could take, and plans with `claim_plan`. A task's row stores its permits while it runs: the
+usage of a limit is the number of running rows that name it.
 
-Where claims run beside each other, another one may have been quicker to take a planned task. The rule then plans again
-without it.
+In PostgreSQL a concurrent claim may have taken a planned task. The rule then plans again without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ task that cannot run now there may be one that can."""
 
 
 async def claim(session: Session, request: ClaimRequest, groups: Collection[ReadyGroupName]) -> Claims:
-    """Take the first tasks in claim order that fit the node and get a permit of everything that they need.
+    """Take the first tasks in claim order that fit the node and get all permits that they need.
 
     `groups` are the ready groups of the requested kinds.
     """
@@ -85,8 +85,8 @@ async def dry_run(session: Session, request: ClaimRequest, task_id: int) -> DryR
 
 
 def rejected(node_id: str, *, is_cordoned: bool | None) -> Claims:
-    """The answer to a node that may not claim. Without a lease (None) it may be dead by the store's clock: that is an
-    error."""
+    """The answer to a node that may not claim. Raises `LeaseLost` without a lease (None): the store may consider the
+    node dead."""
     if is_cordoned is None:
         raise LeaseLost(f"node {node_id} has no live lease, so it may not claim; start it again as a new node")
     claims = Claims()
@@ -116,7 +116,7 @@ def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) 
 
 
 def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> ClaimRequest:
-    """What is left of the request when these tasks are taken."""
+    """The request that remains after these tasks were taken."""
     if not started:
         return request
     kinds = {kind.kind: kind for kind in request.kinds}
@@ -167,8 +167,8 @@ async def _gather(
 def _most_by_node(
     request: ClaimRequest, node: NodeCapacity, groups: Iterable[ReadyGroupName]
 ) -> dict[ReadyGroupName, int]:
-    """How many tasks of each group to read, as far as the node goes: as many as it could take, and one that it might
-    reserve capacity for or wait for. Groups that do not fit now are read only if capacity may be reserved."""
+    """How many tasks of each group to read, as far as the node's capacity decides: as many as it could take, and one
+    more that it might reserve capacity for. Groups that do not fit now are read only if the node may reserve."""
     kinds = {kind.kind: kind for kind in request.kinds if not kind.is_command and kind.only is None}
     most: dict[ReadyGroupName, int] = {}
     for group in groups:
@@ -194,7 +194,7 @@ def _most_again(
     numbers: Mapping[ReadyGroupName, int],
     tasks: Sequence[ReadyTask],
 ) -> dict[ReadyGroupName, int]:
-    """How many tasks of a group to read, if that is more than was read and the group has more."""
+    """How many tasks of a group to read again, if the plan can use more than were read and the group has more."""
     kinds = {kind.kind: kind for kind in plan.request.kinds}
     counts = Counter(task.group for task in tasks)
     targeted = {task.group for task in tasks if task.target is not None}
@@ -212,13 +212,13 @@ def _most_again(
 
 
 def _may_pass_over(plan: ClaimPlan, kind: KindRequest, group: ReadyGroupName) -> bool:
-    """Whether tasks behind one that does not get its server may be taken."""
+    """Whether later tasks of the group may be taken although an earlier one gets no server."""
     return kind.provider is not None and plan.node.fit(kind, requirements_of(kind, group[2])) is Fit.NOW
 
 
 async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
-    """The first commands for each server. Those for servers without a permit are not read: however many they are, they
-    hide no other one."""
+    """The first commands for each server. Commands for servers without a free permit are not read, so they block no
+    others."""
     kinds = [kind for kind in plan.request.kinds if kind.is_command and kind.count > 0]
     providers = sorted({kind.provider for kind in kinds if kind.provider is not None})
     servers = {provider: plan.shared.open_servers(provider) for provider in providers}
@@ -227,7 +227,8 @@ async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
 
 
 async def _named(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
-    """The tasks that the request names: the only ones of a kind, and the reserved one, whose permits are held."""
+    """The tasks that the request names by id: those of `only` requests, and the reserved task, whose permits are held
+    for it."""
     request = plan.request
     only = {kind.kind: kind.only for kind in request.kinds}
     ids = {task_id for named in only.values() for task_id in named or ()}

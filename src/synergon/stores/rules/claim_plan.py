@@ -1,11 +1,11 @@
-"""The claim planner: which ready tasks a node claims, and for which one it reserves capacity.
+"""The claim planner: decides which ready tasks a node claims, and for which one it reserves capacity.
 
 Pure: it reads no store and awaits nothing. Every store plans its claims with it, and `explain` plans the next claim of
 a node with it, so an explanation comes from the code that decides.
 
-Tasks are offered in claim order. A task is taken if its kind may have one more, the node has a slot and its
-requirements (`NodeCapacity`), and every limit and server that it needs has a permit (`SharedCapacity`), all of it
-together. Behind a task that does not fit the node, no task of the same ready group is taken.
+Tasks are offered in claim order. The planner takes a task if the kind request allows one more, the node has a slot and
+the required resources (`NodeCapacity`), and every limit and server that it needs has a permit (`SharedCapacity`). After
+a task that does not fit the node, no task of its ready group is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ReadyGroupName = tuple[str, str, str]
 
 
 class ReadyTask(NamedTuple):
-    """A ready task, as far as the planner needs it."""
+    """The columns of a ready task that the planner needs."""
 
     id: int
     priority: int
@@ -32,32 +32,32 @@ class ReadyTask(NamedTuple):
     queue: str = "default"
     requirements: str = KIND_DEFAULT
     target: str | None = None
-    """Only this server will do."""
+    """The only server that may run the task; None if any server of its provider may."""
     avoid: str | None = None
-    """The server of the attempt before, if there is another one."""
+    """The server of the previous attempt. Another one is preferred."""
     may_reserve: bool = False
-    """It has been due for long enough, and no other live node has reserved capacity for it."""
+    """The task has been due for the request's patience, and no other live node has reserved capacity for it."""
 
     @property
     def group(self) -> ReadyGroupName:
-        """Its ready group."""
+        """The ready group of the task."""
         return self.kind, self.queue, self.requirements
 
 
 def server_to_avoid(server: str | None, attempts: int) -> str | None:
-    """A retry avoids the server of the attempt before."""
+    """The server of the previous attempt, which a retry avoids."""
     return server if attempts > 0 else None
 
 
 class Taken(NamedTuple):
-    """A task that is claimed, and the permits that it holds."""
+    """A task that the plan takes, with its permits."""
 
     task: ReadyTask
     grant: Grant
 
 
 class ClaimPlan:
-    """One claim, decided task by task."""
+    """Plans one claim, task by task."""
 
     def __init__(self, request: ClaimRequest, shared: SharedCapacity) -> None:
         self.request = request
@@ -65,9 +65,9 @@ class ClaimPlan:
         self.node = NodeCapacity(request)
         self.taken: list[Taken] = []
         self.reserved: ReadyTask | None = None
-        """The node reserves capacity for this task from now on, and the claim ends."""
+        """The task for which this claim reserves capacity. The claim then takes no further task."""
         self.held_for: ReadyTask | None = None
-        """The task that the node has reserved capacity for before, if it is ready."""
+        """The task for which the node had reserved capacity before this claim, if it is ready."""
         self._kinds = {kind_request.kind: kind_request for kind_request in request.kinds}
         self._remaining = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
         self._closed: set[ReadyGroupName] = set()
@@ -75,25 +75,26 @@ class ClaimPlan:
 
     @property
     def unfit(self) -> frozenset[str]:
-        """Kinds of which something fits the node later and not now."""
+        """Kinds with a task that fits the node later, but not now."""
         return frozenset(self.node.unfit)
 
     def order(self, task: ReadyTask) -> ClaimOrder:
-        """The sort key of claim order."""
+        """The sort key of a task in claim order."""
         return claim_order(self._kinds[task.kind], task.priority, task.id, self.request.reserved_task)
 
     def hold(self, task: ReadyTask) -> None:
-        """Leave to the reserved task the permits that it needs. Called before the first offer."""
+        """Hold permits for the reserved task. Called before the first offer."""
         self.held_for = task
         self.shared.hold(self._kinds[task.kind], task)
 
     def leaves_permits(self) -> bool:
-        """Whether the reserved task, which was not taken, has its permits. Called after the last offer."""
+        """Whether the reserved task, if it was not taken, still has its permits. Called after the last offer."""
         task = self.held_for
         return task is not None and self.shared.take(self._kinds[task.kind], task) is not None
 
     def offer(self, task: ReadyTask) -> Grant | None:
-        """Take the task, or reserve capacity for it, or pass it over (None). Tasks are offered in claim order."""
+        """Take the task (returned with its permits), reserve capacity for it, or pass it over. Tasks are offered in
+        claim order."""
         kind_request = self._kinds[task.kind]
         if not self._may_take_more(task):
             return None
@@ -109,7 +110,7 @@ class ClaimPlan:
             return None
         grant = self.shared.take(kind_request, task)
         if grant is None:
-            if task.target is None:  # what a task without a target does not get, no other task of its kind gets
+            if task.target is None:  # if no server is free for this task, none is for the others of its kind
                 self._remaining[task.kind] = 0
             return None
         self.node.take(kind_request, requirements, task.id)
@@ -120,8 +121,8 @@ class ClaimPlan:
     def _may_take_more(self, task: ReadyTask) -> bool:
         """Whether this task, and tasks behind it in its group, may be taken or reserved for.
 
-        A task that does not fit may have capacity reserved although all slots are taken: slots come back one by one,
-        and what it waits for comes back only if it is reserved.
+        A task that does not fit may be reserved even if no slot is free: slots become free one by one, and without a
+        reservation other tasks would take the resources that it needs.
         """
         if self.reserved is not None or self._remaining[task.kind] <= 0:
             return False
@@ -130,14 +131,14 @@ class ClaimPlan:
         return task.group not in self._closed or task.id == self.request.reserved_task
 
     def _is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task: ReadyTask) -> bool:
-        """Not if the task could not start anyway, for want of a permit."""
+        """Whether to reserve capacity for the task: not if it could not start for lack of a permit."""
         if not (self.node.may_reserve and task.may_reserve and self.shared.has_permits(kind_request, task)):
             return False
         return self.node.is_worth_reserving(kind_request, requirements, task.id)
 
 
 def choose(request: ClaimRequest, candidates: Iterable[ReadyTask], shared: SharedCapacity) -> ClaimPlan:
-    """Plan a claim among these candidates, given in any order."""
+    """Plan a claim of these candidates, given in any order."""
     plan = ClaimPlan(request, shared)
     for task in sorted(candidates, key=plan.order):
         plan.offer(task)

@@ -1,4 +1,4 @@
-"""Time: due tasks become ready, and tasks end that were not started in time."""
+"""Due and expired tasks: moves due tasks to `ready`, and ends tasks that were not started in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.session import Session
 
 
 async def wake(session: Session, limit: int) -> Woken:
-    """Make due tasks ready, end expired ones, and tell when the next task is due."""
+    """Make due tasks ready, end expired ones, and return when the next task is due."""
     await session.locks.for_due_tasks(limit)
     # Expired tasks first: none of them may be announced as ready.
     expired = await session.tasks.expired(limit)

@@ -1,7 +1,7 @@
-"""Attempts end: the one place where the node that claimed a task moves it on from `running`.
+"""Applies outcomes of attempts: the only rule by which a node moves its tasks out of `running`.
 
-An outcome is applied if its claim is the current one, once. A repeated outcome is told what the first one led to, so a
-node may send outcomes again whose answer it has not received; the outcome of an older claim changes nothing.
+An outcome is applied once, and only if its claim is the current one. A repeated outcome gets the verdict of the first,
+so a node may send an outcome again if no answer has arrived. An outcome of an older claim changes nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ ClaimName = tuple[int, int]
 
 
 async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes; their verdicts, in their order. The last one tells of tasks that were released."""
+    """Apply outcomes and return their verdicts, in order. The last verdict also lists the kinds of tasks that were
+    released."""
     await session.locks.for_outcomes(outcomes)
     tasks = await _current_tasks(session, outcomes)
     others = [entry for entry, task in zip(outcomes, tasks, strict=True) if task is None]
@@ -62,7 +63,7 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
 
 
 async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
-    """The task of each outcome; None: its claim is not the current one, or an outcome before it is for the same."""
+    """The task of each outcome. None if the claim is stale, or an earlier outcome of the list is for this claim."""
     running = await session.tasks.running({entry.id for entry in outcomes})
     found: list[LiveTask | None] = []
     for entry in outcomes:
@@ -87,17 +88,17 @@ def _repeated(entry: FencedOutcome, finished: dict[ClaimName, FinishedClaim]) ->
     claim = finished.get((entry.id, entry.claim_no))
     if claim is None:
         return Verdict(entry.id, None)
-    # Claimed again since then: what the outcome had led to was `ready`, or became that.
+    # The task has been claimed again, so it was `ready` after this outcome.
     return Verdict(claim.id, State.READY if claim.state is State.RUNNING else claim.state, (), claim.kind)
 
 
 def _with_new_state(verdict: Verdict, moves: Moves) -> Verdict:
-    """A task that went back into its key queue may have been promoted at once."""
+    """The verdict with the state that follow-ups gave the task: its key queue may have promoted it."""
     return replace(verdict, state=moves[verdict.id][1]) if verdict.id in moves else verdict
 
 
 async def _apply_all(session: Session, applied: Iterable[tuple[FencedOutcome, LiveTask]]) -> dict[int, Verdict]:
-    """Successes, which are nearly all, end together; the other outcomes are applied one by one."""
+    """Apply outcomes. Successes, which are the most frequent, end in one batch, the others one by one."""
     verdicts: dict[int, Verdict] = {}
     succeeded: list[LiveTask] = []
     outcomes: dict[int, Succeeded] = {}
@@ -120,7 +121,8 @@ async def _apply_all(session: Session, applied: Iterable[tuple[FencedOutcome, Li
 
 
 async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> dict[int, tuple[int, ...]]:
-    """Store the children of tasks that have ended: a child may have the key of its parent. Their ids, by parent."""
+    """Insert the children of tasks that have ended, because a child may have its parent's key. Returns their ids by
+    parent."""
     parents = [(task_id, child) for task_id, outcome in outcomes.items() for child in outcome.children]
     if not parents:
         return {}
@@ -132,7 +134,7 @@ async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> d
 
 
 async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
-    """Make the move that an outcome asks for; the new state."""
+    """Change the state of the task as its outcome demands. Returns the new state."""
     await _charge(session, task, outcome)
     if task.cancel_requested:
         return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
@@ -159,7 +161,7 @@ async def _end(session: Session, task: LiveTask, state: State, reason: Reason) -
 
 
 async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
-    """What the attempt costs the task, wherever it goes next."""
+    """Update the attempts, crashes and errors of the task."""
     match outcome:
         case Failed(error=error) | Retrying(error=error):
             await append_error(session, task, error)
@@ -177,12 +179,12 @@ async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
 
 
 async def charge_crash(session: Session, task: LiveTask, error: ErrorRecord) -> None:
-    """Give the attempt back to a running task, and charge a crash instead."""
+    """Subtract the attempt from a running task, and add a crash."""
     await session.tasks.charge(task.id, attempts=1, crashes=1, errors=await _errors_with(session, task, error))
 
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:
-    """Add an error to the list of a live task, which keeps the latest."""
+    """Append an error to the list of a live task, which holds a limited number of the latest."""
     await session.tasks.set_errors(task.id, await _errors_with(session, task, error))
 
 
@@ -193,8 +195,8 @@ async def _errors_with(session: Session, task: LiveTask, error: ErrorRecord) -> 
 
 
 async def report(session: Session, reports: Sequence[Report]) -> list[bool]:
-    """Write progress and overdue marks of running attempts; whether each claim is the current one. In the order of
-    ids, so that two callers do not wait for each other."""
+    """Write the progress and overdue marks of running attempts, and return whether each claim is current. Rows are
+    written by ascending id, so that concurrent calls cannot deadlock."""
     is_current: dict[ClaimName, bool] = {}
     for entry in sorted(reports, key=lambda entry: entry.id):
         is_current[entry.id, entry.claim_no] = await session.tasks.report(

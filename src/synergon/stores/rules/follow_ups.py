@@ -1,8 +1,7 @@
-"""Follow-ups: what the moves of a transaction cause. Groups end, tasks that waited for them are released, and key
-queues are balanced.
+"""Follow-ups of a transaction: ends groups, releases the tasks that waited for them, and balances key queues.
 
-A rule that moves a task notes its key queue and its group in `session.touched`, and draws the follow-ups once, at its
-end: a batch that touches a key queue many times balances it once.
+A rule that moves a task notes its key queue and group in `session.touched`, and calls `draw` once, at its end. So a
+batch that moves many tasks of a key queue balances it once.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from synergon.stores.session import Moves, Session
 
 
 async def draw(session: Session) -> Moves:
-    """End the groups that have no live task, release what waited for them, balance the key queues; the tasks that this
-    has moved. `session.touched.released` has the kinds of those that waited for a group."""
+    """End the groups without live tasks, release the tasks that waited for them, and balance the key queues. Returns
+    the moved tasks. `session.touched.released` then contains the kinds of the released tasks."""
     touched, moves = session.touched, Moves()
     touched.released = []
     if touched.groups:
@@ -28,7 +27,7 @@ async def draw(session: Session) -> Moves:
 
 
 async def _end_groups(session: Session, ids: Collection[int]) -> Moves:
-    """Each group ends once: a task of it that an operator retries later does not open it again."""
+    """End each group once: an operator who retries one of its tasks does not reopen it."""
     await session.locks.groups(ids)
     ended = await session.groups.end_empty(ids)
     released = await session.groups.release_followers(ended) if ended else []

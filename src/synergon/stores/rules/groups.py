@@ -1,4 +1,4 @@
-"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `follow_ups`."""
+"""Groups of tasks: inserts a group with its tasks, and cancels it. `follow_ups` ends it."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
 
 
 async def cancel_group(session: Session, group_id: int, why: str | None) -> list[Moved]:
-    """Cancel the tasks of a group that have not ended."""
+    """Cancel the live tasks of a group."""
     return await operations.cancel(session, await session.groups.live_tasks(group_id), why)

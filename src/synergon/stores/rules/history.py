@@ -1,4 +1,4 @@
-"""The history: deletes what is older than the cutoffs."""
+"""Prunes the history: deletes rows that are older than the cutoffs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synergon.stores.session import Session
 
 
 async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
-    """Delete at most `limit` final tasks, rates, operator actions and groups each; how many tasks."""
+    """Delete at most `limit` each of final tasks, rates, operator actions and groups. Returns the number of tasks."""
     ages = {
         State.SUCCEEDED: cutoffs.succeeded,
         State.FAILED: cutoffs.failed,
@@ -22,6 +22,6 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     if cutoffs.audit is not None:
         await session.audit.prune(cutoffs.audit, limit)
     known = [age for age in ages.values() if age is not None]
-    if len(known) == len(ages):  # a group is kept as long as its tasks, and some may be kept for ever
+    if len(known) == len(ages):  # else some tasks stay for ever, and so do their groups
         await session.groups.prune(max(known), limit)
     return pruned

@@ -1,7 +1,7 @@
-"""New tasks: conflicts of unique keys, and what tasks join.
+"""Inserts new tasks: resolves conflicts of unique keys, and adds tasks to key queues and groups.
 
 `insert` stores all tasks or none. On a conflict the option `on_conflict` decides: `return` answers with the live task
-that holds the key, `replace` puts the new task in its place unless it runs, `raise` refuses.
+that holds the key, `replace` writes the new task into its row unless it runs, `raise` raises `KeyConflict`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
 
 
 def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertion]:
-    """The insertions, with the states that follow-ups have moved their tasks to."""
+    """The insertions, with the states that follow-ups gave the tasks."""
     if not moves:
         return list(entries)
     return [Insertion(entry.id, entry.created, moves[entry.id][1]) if entry.id in moves else entry for entry in entries]
 
 
 async def check_keys(session: Session, tasks: Sequence[NewTask]) -> dict[KeyName, KeyHolder]:
-    """Raise `KeyConflict` before anything is written: not every store can undo a part of a transaction. The holders of
-    the keys of tasks that may not be answered with them."""
+    """Raise `KeyConflict` before anything is written, because a caller's transaction cannot be undone in part. Returns
+    the live tasks that hold keys of `replace` tasks."""
     names = {(task.kind, task.key) for task in tasks if task.key is not None and task.on_conflict != "return"}
     if not names:
         return {}
@@ -49,7 +49,7 @@ async def check_keys(session: Session, tasks: Sequence[NewTask]) -> dict[KeyName
 
 
 def _check(task: NewTask, holder: KeyHolder | None, *, is_taken: bool = False) -> None:
-    """Raise `KeyConflict` if this holder, or an earlier task of the same call that has the key, is in the way."""
+    """Raise `KeyConflict` if the holder of the key, or an earlier task of the call with this key, forbids the task."""
     is_running = holder is not None and holder.state is State.RUNNING
     if task.on_conflict == "raise" and (holder is not None or is_taken):
         what = "is live"
@@ -58,7 +58,7 @@ def _check(task: NewTask, holder: KeyHolder | None, *, is_taken: bool = False) -
     else:
         return
     which = "another task of the same call" if holder is None else f"task {holder.id}"
-    # A task that follows a group is a task of its own.
+    # `return` is no remedy for the task that follows a group: the group needs a task of its own.
     remedy = 'on_conflict="return"' if task.after_group is None else "another key"
     raise KeyConflict(
         f"the key {task.key!r} of kind {task.kind!r} is taken: {which} {what}; wait for its end, or use {remedy}",
@@ -69,8 +69,8 @@ def _check(task: NewTask, holder: KeyHolder | None, *, is_taken: bool = False) -
 async def store(
     session: Session, tasks: Sequence[NewTask], holders: Mapping[KeyName, KeyHolder] | None = None
 ) -> list[Insertion]:
-    """Store tasks. The caller has locked what they join, and has checked the keys of tasks that are not answered with
-    a holder; follow-ups are left to it."""
+    """Store tasks. The caller has locked their key queues and groups, has checked the keys of `raise` and `replace`
+    tasks, and calls `follow_ups.draw` afterwards."""
     tasks = await _completed(session, tasks)
     if all(task.key is None for task in tasks):
         inserted = await session.tasks.add(tasks)
@@ -82,7 +82,7 @@ async def store(
 
 
 async def _completed(session: Session, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-    """No task waits for a group that has ended, and commands have no priority."""
+    """Correct a new task: it does not wait for a group that has ended, and a command has priority 0."""
     groups = {task.after_group for task in tasks if task.after_group is not None}
     if not groups and not any(task.is_command for task in tasks):
         return tasks
@@ -98,18 +98,18 @@ async def _completed(session: Session, tasks: Sequence[NewTask]) -> Sequence[New
 
 
 def _touch(session: Session, task: NewTask, state: State) -> None:
-    """A task that is due waits in its key queue until that is balanced."""
+    """Note the key queue of a new task, which is balanced before the transaction ends."""
     if state is State.WAITING and task.after_group is None:
         session.touched.add(task.kind, task.limit_key)
 
 
 async def _store_one(session: Session, task: NewTask, known: dict[KeyName, KeyHolder]) -> Insertion:
-    """Insert, or meet the holder of the key. A holder may end in between, in another transaction; its key is free."""
+    """Insert a task, or apply `on_conflict`. If another transaction has ended the holder meanwhile, the key is free."""
     if task.key is None:
         (inserted,) = await session.tasks.add([task])
         _touch(session, task, inserted.state)
         return inserted
-    holder = known.pop((task.kind, task.key), None)  # once: what was read may be replaced by now
+    holder = known.pop((task.kind, task.key), None)  # once: it may be replaced by now
     while holder is None:
         added = await session.tasks.add_keyed(task)
         if added is not None:

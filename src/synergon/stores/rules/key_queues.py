@@ -1,11 +1,11 @@
-"""Key queues: of the tasks of one kind and limit key, only as many are `ready` or `running` as the limit `key:<kind>`
-allows; the others are `waiting`.
+"""Balances key queues: of the tasks of one kind and limit key, only as many are `ready` or `running` as the limit
+`key:<kind>` allows; the others are `waiting`.
 
-`balance` restores this order from the rows alone, whatever has happened to them, and changes nothing in a key queue
-that is in order. No store keeps counters of its own, so there is nothing to repair.
+`balance` derives everything from the rows, whatever has happened to them, and changes nothing in a key queue that is
+balanced. No store has counters for it, so there is nothing to repair.
 
-The key queues are locked meanwhile. Only claims go on beside it, which turn ready into running: a claim may take a task
-that was to be demoted, so the tasks are counted again before others are promoted.
+The caller has locked the key queues. Only claims run concurrently. A claim may take a task that `balance` was about to
+demote, so tasks are counted again before others are promoted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FEW: Final = 8
 
 
 async def balance(session: Session, names: Collection[KeyQueueName]) -> Moves:
-    """Put key queues in order; the tasks that this has moved."""
+    """Balance these key queues. Returns the moved tasks."""
     rows, moves = session.key_queues, Moves()
     limits = await rows.limits({kind for kind, _ in names})
     for some in _parts([name for name in names if limits[name[0]].is_unlimited]):
-        # Tasks of paused queues too: an unlimited key queue has no place to keep for others.
+        # Tasks of paused queues too: in an unlimited key queue they block no other task.
         _note(moves, await rows.promote_all(some))
     for some in _parts([name for name in names if not limits[name[0]].is_unlimited]):
         await _Balance(rows, limits, some, moves).restore()
@@ -55,7 +55,7 @@ def _note(moves: Moves, changed: Iterable[ChangedTask]) -> None:
 
 
 class _Allowance(NamedTuple):
-    """What the rate of a key queue allows."""
+    """How many tasks the rate of a key queue allows to start now, and when the next may start."""
 
     starts: int = UNLIMITED
     """How many tasks may start now."""
@@ -64,7 +64,7 @@ class _Allowance(NamedTuple):
 
 
 class _Balance:
-    """Puts key queues in order whose limits allow a certain number or rate."""
+    """Balances key queues that have a limit or a rate."""
 
     __slots__ = ("_allowances", "_few", "_limits", "_moves", "_names", "_rows")
 
@@ -79,7 +79,7 @@ class _Balance:
         self._allowances: dict[KeyQueueName, _Allowance] = {}
 
     async def restore(self) -> None:
-        """Demote, count again, promote; again, if another transaction has changed one of the tasks."""
+        """Demote, count again, promote; repeat if a concurrent claim has taken one of the tasks."""
         await self._read_rates()
         counts = await self._rows.counts(self._names, self._few)
         if excess := await self._excess(counts):
@@ -100,7 +100,7 @@ class _Balance:
             name = (state.kind, state.limit_key)
             self._allowances[name] = self._allowance(state)
             if state.is_due:
-                # It waits again from here on, woken or not: no task behind it may take its place.
+                # A due task is `waiting` again before the count, so that no later task overtakes it.
                 _note(self._moves, await self._rows.queue_due(name, state.now))
 
     def _allowance(self, state: RateState) -> _Allowance:
@@ -114,7 +114,7 @@ class _Balance:
         return _Allowance(0, None if is_awaited else next_start)
 
     def _free(self, counts: KeyQueueCounts) -> int:
-        """How many tasks may be ready as far as the number goes."""
+        """How many more tasks may be ready by the limit's value."""
         value = self._limits[counts.kind].value
         return UNLIMITED if value is None else max(value - counts.running, 0)
 
@@ -124,7 +124,7 @@ class _Balance:
         return self._free(counts) if allowance is None else min(self._free(counts), allowance.starts)
 
     async def _excess(self, found: Iterable[KeyQueueCounts]) -> list[int]:
-        """The ready tasks that have no place."""
+        """The ready tasks beyond the allowed number."""
         excess: list[int] = []
         for counts in found:
             allowed = self._allowed(counts)
@@ -133,7 +133,7 @@ class _Balance:
         return excess
 
     async def _next(self, found: Iterable[KeyQueueCounts]) -> dict[int, str]:
-        """The waiting tasks that have a place, and their kinds."""
+        """The waiting tasks to promote, and their kinds."""
         kinds: dict[int, str] = {}
         for counts in found:
             wanted = self._allowed(counts) - counts.ready
@@ -147,7 +147,7 @@ class _Balance:
         return kinds
 
     async def _postpone(self, found: Iterable[KeyQueueCounts]) -> None:
-        """Where only time holds a key queue back, its first task is due when it may start, and is balanced then."""
+        """Where only the rate blocks a key queue, schedule its first task for the next permitted start."""
         moments: dict[int, int] = {}
         for counts in found:
             next_start = self._allowances.get(counts.name, _Allowance()).next_start
@@ -159,12 +159,12 @@ class _Balance:
 
 
 def _is_overtaken(counts: KeyQueueCounts) -> bool:
-    """Whether a waiting task comes before a ready one in claim order."""
+    """Whether a waiting task precedes a ready one in claim order."""
     return counts.last_ready is not None and bool(counts.first_waiting) and counts.first_waiting[0] < counts.last_ready
 
 
 async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> None:
-    """Charge the rates of key queues for tasks that have started: how many of each."""
+    """Charge the rates of key queues for tasks that have started, with the number of starts of each."""
     limits = await session.key_queues.limits({kind for kind, _ in started})
     moments: dict[KeyQueueName, int] = {}
     for some in _parts([name for name in started if limits[name[0]].rate is not None]):
@@ -178,10 +178,10 @@ async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> Non
 
 
 async def touch_kind(session: Session, kind: str) -> None:
-    """Note all key queues of a kind for `follow_ups.draw`."""
+    """Note all key queues of a kind, so that `follow_ups.draw` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_kind(kind))
 
 
 async def touch_queue(session: Session, queue: str) -> None:
-    """Note all key queues that have tasks in a queue for `follow_ups.draw`."""
+    """Note all key queues with tasks in a queue, so that `follow_ups.draw` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_queue(queue))

@@ -1,4 +1,4 @@
-"""Limits: what the code declares, what operators set, and what is in use."""
+"""Limits: stores what the code declares and what operators set, and reports the usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY_QUEUES: Final = "key:"
 
 
 async def declare(session: Session, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-    """Take over what the code declares, where it differs from its last declaration; nothing else is locked."""
+    """Store the limits that the code declares, where they differ from its last declaration. Only those are locked."""
     declared = {limit.name: msgspec.json.encode(limit).decode() for limit in limits}
     known = await session.limits.declared(declared)
     changed = [limit for limit in limits if known.get(limit.name) != declared[limit.name]]
@@ -35,7 +35,7 @@ async def declare(session: Session, limits: Sequence[NewLimit], providers: Seque
 
 
 async def set_limit(session: Session, name: str, value: int | None) -> bool:
-    """Change the value of a limit; False: it is not declared."""
+    """Change the value of a limit. False if it is not declared."""
     if not await session.limits.set_value(name, value):
         return False
     await _touch(session, name)
@@ -44,13 +44,13 @@ async def set_limit(session: Session, name: str, value: int | None) -> bool:
 
 
 async def _touch(session: Session, name: str) -> None:
-    """The key queues of this limit may be out of order."""
+    """Note the key queues of this limit for `follow_ups.draw`."""
     if name.startswith(KEY_QUEUES):
         await touch_kind(session, name.removeprefix(KEY_QUEUES))
 
 
 async def limits(session: Session) -> list[LimitRecord]:
-    """All limits, by name, with what is in use."""
+    """All limits, by name, with the number of permits in use."""
     rows = await session.limits.all()
     used = await _used(session, [row.name for row in rows])
     totals = {(KEY_QUEUES + total.kind, total.state): total.count for total in await session.limits.key_queue_totals()}
@@ -71,7 +71,7 @@ def _rate(row: LimitRow) -> NewRate | None:
 
 
 async def _used(session: Session, names: Sequence[str]) -> Counter[str]:
-    """How many running tasks hold each limit by name, or run on a server below it."""
+    """How many running tasks hold each limit by name, or run on a server that it covers."""
     used: Counter[str] = Counter()
     for held in await session.limits.held():
         held_names = set(held.limits)

@@ -1,6 +1,6 @@
-"""Whether a task fits a node: every store decides this in its claim, from the capacity in the claim request.
+"""Decides whether a task fits a node, from the capacity in the claim request. Every store uses it in its claims.
 
-Only the node itself uses its capacity, so no row holds it. What all nodes share is in `shared_capacity`.
+Only the node itself uses its capacity, so no row stores it. `shared_capacity` decides about limits and servers.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ class Fit(Enum):
 
     NOW = auto()
     LATER = auto()
-    """When enough of what runs there has ended."""
+    """The task fits when enough running tasks of the node have ended."""
     NO_PROCESS = auto()
-    """When a child process is free, at the earliest. Each takes one, so nobody is too big for it; until it is free no
-    room is kept."""
+    """The task needs a child process, and none is free. Every task needs just one, so no capacity is reserved."""
     NEVER = auto()
-    """It lacks a label or has a forbidden one, or the whole node is too small."""
+    """The node lacks a label or has a forbidden one, or its total capacity is too small."""
 
 
 class NodeCapacity:
-    """What the node has left, while a claim takes it task by task."""
+    """The free capacity of a node while a claim takes tasks one by one."""
 
     def __init__(self, request: ClaimRequest) -> None:
         self._request = request
@@ -46,14 +45,14 @@ class NodeCapacity:
         self._slots = request.limit
         self._held = request.held
         self._shares = list(request.shares)
-        """What each of those gives back that run there, or are taken now."""
+        """The cost of each running task, and of each task that this claim takes."""
         self.may_reserve = may_reserve(request)
-        """Whether room may be kept for a task that comes next in order and does not fit."""
+        """Whether the claim may reserve capacity for the next task in order that does not fit."""
         self.unfit: set[str] = set()
-        """Kinds of which a task was weighed that fits later and not now."""
+        """Kinds with a task that fits later, but not now."""
 
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
-        """Whether a task with these requirements fits now; without an id: any task but the reserved one."""
+        """Whether a task with these requirements fits now. Without an id: any task but the reserved one."""
         request = self._request
         if not is_suitable(requirements, request.labels, request.totals):
             return Fit.NEVER
@@ -65,13 +64,13 @@ class NodeCapacity:
         return Fit.NO_PROCESS if PROCESS in short_of else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
-        """How many more of the kind could be taken, as far as slots go; commands have places of their own."""
+        """How many more tasks of the kind the slots allow. Commands need no slot."""
         if kind_request.is_command:
             return ANY_NUMBER
         return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
 
     def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
-        """The resources of which too little is left for it now."""
+        """The resources that are too scarce for the task now."""
         is_exempt = self._is_exempt(kind_request, requirements, task_id)
         return [
             name
@@ -80,10 +79,12 @@ class NodeCapacity:
         ]
 
     def is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task_id: int) -> bool:
-        """Whether room has to be kept for this task, which has waited for long and does not fit: others may get, bit by
-        bit, what it waits for. If everybody who has some of that has all that it needs, it starts when the first of
-        them ends, unless it wants a place in a limit or on a server as well, which then others may have. If room is
-        not kept for it, it is for none behind it: that would be kept from this one, too."""
+        """Whether the node reserves capacity for this task, which has waited long and does not fit.
+
+        Without a reservation smaller tasks could take, one after the other, what this one needs. No reservation is
+        needed if every running task that holds one of the missing resources frees enough of them when it ends, and the
+        task needs no permit. If this task gets no reservation, no later one does: it would take capacity from this one.
+        """
         short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
         is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
@@ -92,11 +93,11 @@ class NodeCapacity:
         return is_worth
 
     def remaining(self, kind_request: KindRequest) -> dict[str, int]:
-        """What a task of the kind finds of each resource, if nothing is held from it."""
+        """The amount of each resource that a task of the kind may use, if nothing is held for a reserved task."""
         return {name: self._available(name, kind_request, is_exempt=True) for name in self._request.totals}
 
     def most(self, kind_request: KindRequest, requirements: Requirements) -> int:
-        """More than this cannot be taken of such tasks; the one that room is kept for not counted."""
+        """The maximum number of tasks with these requirements that fit, not counting the reserved one."""
         if self.fit(kind_request, requirements) is Fit.NEVER:
             return 0
         is_exempt = self._is_exempt(kind_request, requirements, None)
@@ -107,7 +108,7 @@ class NodeCapacity:
         return min(shares, default=ANY_NUMBER)
 
     def take(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
-        """It is taken. What was held for it is its own now, and held from nobody any more."""
+        """Subtract the cost of a task. If it is the reserved task, nothing is held for it any longer."""
         self._slots -= not kind_request.is_command
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
@@ -117,7 +118,7 @@ class NodeCapacity:
             self._held = {}
 
     def _is_exempt(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None) -> bool:
-        """Whether it may use what is held for the task that room is kept for."""
+        """Whether the task may use capacity that is held for the reserved task."""
         is_brief = kind_request.is_brief and not requirements.is_long
         return kind_request.is_urgent or is_brief or (task_id is not None and task_id == self._request.reserved_task)
 
@@ -129,22 +130,24 @@ class NodeCapacity:
 
 
 def may_reserve(request: ClaimRequest) -> bool:
-    """Whether the node may choose a task that does not fit, to keep room for it."""
+    """Whether the claim may choose a task that does not fit and reserve capacity for it."""
     return request.patience is not None and request.reserved_task is None
 
 
 def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
-    """What a row's text means, where its kind is known."""
+    """The requirements of a task: those in its row, completed by those of its kind."""
     return (
         with_kind_defaults(parse_requirements(text), kind_request.requirements) if text else kind_request.requirements
     )
 
 
 def claim_order(kind_request: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
-    """The order in which tasks are taken: commands, urgent kinds, the task that room is kept for, priority, the end of
-    a pipeline before its beginning, age."""
+    """The sort key of claim order: commands, urgent kinds, the reserved task, priority, rank in a pipeline (its last
+    kinds first), age."""
     if kind_request.is_command:
         return False, False, 0, 0, task_id
-    if task_id == reserved_task:  # else others would have the last slot, and what is held would be held in vain
+    if (
+        task_id == reserved_task
+    ):  # else other tasks could take the last slot, and its reserved capacity would be of no use
         return True, not kind_request.is_urgent, -ANY_NUMBER, 0, task_id
     return True, not kind_request.is_urgent, -priority, kind_request.rank, task_id

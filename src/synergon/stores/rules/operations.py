@@ -1,7 +1,7 @@
-"""What operators do to tasks and queues.
+"""Operations on tasks and queues, as an operator or a client calls them.
 
-A change that is not legal any more changes nothing and is reported. Of a task that is named twice in a list, the second
-entry finds what the first has done.
+A change that is no longer legal changes nothing and is reported. If a list names a task twice, the second entry sees
+the effect of the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from synergon.stores.session import ChangedTask, FinalTask, LiveTask, Moves, Ses
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:
-    """End tasks that do not run, and have the nodes cancel those that run."""
+    """End tasks that do not run, and mark running ones, so that their nodes cancel them."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     for task in live.values():
@@ -59,20 +59,20 @@ def _cancelled(task_id: int, live: LiveTask | None, final: FinalTask | None, end
 
 
 def _unchanged(task_id: int, task: LiveTask | FinalTask | None) -> Moved:
-    """Nothing was done to this task, if there is one."""
+    """The answer for a task that was not changed, or does not exist."""
     if task is None:
         return Moved(id=task_id, done=False, state=None)
     return Moved(id=task_id, done=False, state=task.state, kind=task.kind)
 
 
 async def _rejected(session: Session, task_id: int) -> Moved:
-    """Nothing was done to this task; it is read again."""
+    """The answer for a task that was not changed, after reading it again."""
     live, final = await _found(session, [task_id])
     return _unchanged(task_id, live.get(task_id) or final.get(task_id))
 
 
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Bring tasks of the history back to the live tasks."""
+    """Move tasks of the history back to the live tasks."""
     await session.locks.for_tasks(ids)
     final = await session.tasks.final(ids)
     moved = [await _retry(session, task_id, final.pop(task_id, None)) for task_id in ids]
@@ -93,12 +93,12 @@ async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Move
 
 
 def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
-    """A task that joined its key queue may be ready at once."""
+    """The answers with the states that follow-ups gave the tasks: a key queue may have promoted them."""
     return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
 
 async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Remove tasks that do not run, live or final."""
+    """Delete tasks that do not run, live or final."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     moved = [await _delete(session, task_id, live, final) for task_id in ids]
@@ -123,7 +123,7 @@ async def _delete(session: Session, task_id: int, live: dict[int, LiveTask], fin
 
 
 async def reschedule(session: Session, changes: Sequence[Rescheduling]) -> list[Moved]:
-    """Change when tasks are due that are scheduled or ready."""
+    """Change when scheduled or ready tasks are due."""
     await session.locks.for_tasks([change.id for change in changes])
     moved = [
         await _moved(session, change.id, await session.tasks.reschedule(change.id, change.run_at, change.delay))
@@ -150,19 +150,19 @@ async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Mo
 
 
 async def pause(session: Session, queues: Sequence[str]) -> list[bool]:
-    """Close queues to claims; one that has had no task yet is closed in advance. False: it was closed."""
-    await session.locks.all_key_queues()  # a transaction that balances a key queue knows which queues are paused
+    """Pause queues, including ones that have had no task yet. False for a queue that was paused."""
+    await session.locks.all_key_queues()  # a transaction that balances key queues must not see a queue change its pause
     return await _changed(session, queues, [await session.queues.pause(queue) for queue in queues])
 
 
 async def resume(session: Session, queues: Sequence[str]) -> list[bool]:
-    """Open queues to claims again. False: it was open."""
+    """Resume queues. False for a queue that was not paused."""
     await session.locks.all_key_queues()
     return await _changed(session, queues, [await session.queues.resume(queue) for queue in queues])
 
 
 async def _changed(session: Session, queues: Sequence[str], done: list[bool]) -> list[bool]:
-    """Tasks of paused queues have no place in their key queues."""
+    """Note the key queues with tasks in these queues: a pause or a resume changes which of their tasks count."""
     for queue, is_changed in zip(queues, done, strict=True):
         if is_changed:
             await touch_queue(session, queue)

@@ -1,6 +1,6 @@
-"""Operator actions: carries them out, and writes them into the audit with what came of them.
+"""Operator actions: carries them out, and writes them into the audit with their outcomes.
 
-`stores.rules.action_texts` reads their values and words their outcomes.
+`stores.rules.action_texts` parses their values and words their outcomes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from synergon.stores.session import Session
 
 
 async def act(session: Session, action: NewAction) -> AuditRecord:
-    """Carry out an action and record it; one that is rejected changes nothing and is recorded, too."""
+    """Carry out an action and record it. A rejected action changes nothing and is recorded, too."""
     outcome: str | None
     try:
         outcome = await _carry_out(session, action)
@@ -22,7 +22,7 @@ async def act(session: Session, action: NewAction) -> AuditRecord:
 
 
 async def _carry_out(session: Session, action: NewAction) -> str | None:
-    """The outcome; None: the node will report it. Raises `Rejected` before anything is changed."""
+    """Returns the outcome, or None if the node will report it. Raises `Rejected` before anything is changed."""
     action_texts.check(action)
     subject = action.subject
     match action.verb:
@@ -49,7 +49,7 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
 
 
 async def _instruct_node(session: Session, action: NewAction) -> None:
-    """Mark the node's row: from the commit on its claims obey, before the node has read the action."""
+    """Mark the node's row. Its claims obey the mark from the commit on, before the node has read the action."""
     node_id = action.subject
     has_lease = await session.nodes.lock_lease(node_id)
     if not has_lease:
@@ -61,10 +61,10 @@ async def _instruct_node(session: Session, action: NewAction) -> None:
 
 
 async def action_done(session: Session, action_id: int, outcome: str) -> bool:
-    """Record what a node reports; False: it has been reported."""
+    """Record what a node reports about an action. False if that was reported before."""
     return await session.audit.set_outcome(action_id, outcome)
 
 
 async def audit(session: Session, limit: int, node_id: str | None) -> list[AuditRecord]:
-    """The latest actions; with `node_id` those that this node has yet to report."""
+    """The latest actions, newest first. With `node_id`: those that this node has yet to report."""
     return await (session.audit.latest(limit) if node_id is None else session.audit.open(node_id, limit))

@@ -1,4 +1,4 @@
-"""Dead nodes: the tasks that they ran are released or ended, and the nodes are forgotten."""
+"""Reaps dead nodes: releases or ends the tasks that they ran, and deletes the nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from synergon.stores.session import DeadNode, LiveTask, Moves, Session
 
 
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:
-    """Take running tasks from nodes whose lease has ended, from those of `gone`, and from nodes that are not
-    registered. The last entry tells of other tasks that became ready by it."""
+    """Take running tasks from nodes whose lease has ended, from nodes in `gone`, and from nodes that are not
+    registered. The last entry also lists the kinds of other tasks that became ready."""
     await session.locks.for_dead_nodes(gone, limit)
     dead = {node.id: node for node in await session.nodes.lock_dead(gone)}
     orphans = await session.tasks.orphans(dead.keys(), limit)
@@ -28,8 +28,8 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
 
 
 def crashes_charged(task: LiveTask, node: DeadNode | None) -> int:
-    """What the death of its node costs a task: a crash, because the task may have caused it; nothing if the node had
-    announced that it stops. A command is never run again once it has started."""
+    """The number of crashes that a task is charged for the death of its node: one, because the task may have caused it;
+    none if the node had announced that it stops. A started command is always charged, because it is never run again."""
     return 0 if node is not None and node.is_stopping and not task.is_command else 1
 
 

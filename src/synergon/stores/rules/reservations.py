@@ -1,7 +1,7 @@
-"""Reservations: capacity that a node keeps for a task that does not fit yet.
+"""Reservations: capacity that a node holds for a task that does not fit yet.
 
-The row of the task says which node has reserved capacity for it, and until when; one node at a time does so. The node
-renews its reservation with each claim, and loses it when the task could not start anyway, for want of a permit.
+The row of the task names the node that has reserved capacity for it, and until when. At most one node at a time has.
+Each claim of the node renews the reservation, or drops it if the task could not start anyway for lack of a permit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from synergon.stores.session import Session
 
 
 async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> ReservedTask | None:
-    """Reserve capacity of the node for a task, or go on to; None: the task is gone, or another node has."""
+    """Reserve capacity of the node for a task, or renew it. None if the task has changed or another node has reserved
+    it."""
     if not await session.ready.reserve(request, task):
         return None
     kind = next(kind for kind in request.kinds if kind.kind == task.kind)
@@ -21,7 +22,7 @@ async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> R
 
 
 async def renew(session: Session, request: ClaimRequest, plan: ClaimPlan) -> ReservedTask | None:
-    """Renew the reservation that the request names after a claim that did not take the task, or release it."""
+    """After a claim that did not take the reserved task: renew the reservation, or release it."""
     assert request.reserved_task is not None, "only a request with a reservation renews it"
     reserved = await reserve(session, request, plan.held_for) if plan.held_for and plan.leaves_permits() else None
     if reserved is None:

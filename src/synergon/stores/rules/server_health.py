@@ -1,8 +1,8 @@
-"""The health of servers: a server that fails several tasks in a row backs off, and is then tried with one task at a
-time until one succeeds.
+"""The health of servers: a server that fails several tasks in a row backs off. After that it gets one task at a time
+until one succeeds.
 
-Each back-off without a success since the last one is twice as long, up to the cap that the provider declares. Tasks
-that ran when a back-off began do not lengthen it.
+Each back-off is twice as long as the last, up to the cap that the provider declares, until a success resets it.
+Failures of tasks that were running when a back-off began do not lengthen it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Condition(NamedTuple):
 
 
 async def note(session: Session, outcomes: Iterable[FencedOutcome]) -> None:
-    """Count outcomes for the servers that their attempts ran on, in this order. Servers that left are ignored."""
+    """Count these outcomes, in order, for the servers on which the attempts ran. Removed servers are ignored."""
     attempts: dict[ServerName, list[bool]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.server is not None:
@@ -57,7 +57,7 @@ def _failed(condition: _Condition, health: ServerHealth) -> _Condition:
 def capacity_of(
     server: ServerName, capacity: int | None, *, failures: int, backoff_after: int | None, backs_off: bool
 ) -> ServerCapacity:
-    """What the health of a server lets it take: nothing while it backs off, one task at a time after that."""
+    """The capacity that a server's health allows: none while it backs off, one task at a time after that."""
     is_suspect = backoff_after is not None and failures >= backoff_after
     return ServerCapacity(*server, capacity, is_backed_off=backs_off, is_on_trial=is_suspect and not backs_off)
 

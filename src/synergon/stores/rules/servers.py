@@ -1,4 +1,4 @@
-"""Providers and their servers: what the code declares, and what operators set."""
+"""Providers and their servers: stores what the code declares and what operators set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from synergon.stores.session import Session
 
 
 async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
-    """Take over what the code declares, where it differs from its last declaration. The caller draws follow-ups."""
+    """Store the providers that the code declares, where they differ from its last declaration. The caller calls
+    `follow_ups.draw`."""
     declared = {provider.name: _as_json(provider) for provider in providers}
     known = await session.servers.declared(declared) if declared else {}
     for provider in sorted(providers, key=lambda provider: provider.name):
@@ -26,13 +27,13 @@ async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
 
 
 def _as_json(provider: NewProvider) -> str:
-    """The declaration, whatever order its servers are in."""
+    """The declaration as JSON, with the servers sorted, so that their order makes no difference."""
     servers = tuple(sorted(provider.servers, key=lambda server: server.address))
     return msgspec.json.encode(msgspec.structs.replace(provider, servers=servers)).decode()
 
 
 async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]) -> bool:
-    """Change the pool of a provider; False: it is not declared."""
+    """Replace the pool of a provider. False if it is not declared."""
     if not await session.servers.lock_provider(provider):
         return False
     await _replace(session, provider, pool)
@@ -41,7 +42,7 @@ async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]
 
 
 async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -> None:
-    """Change the pool, and end the commands that wait for a server which has left it."""
+    """Replace the pool, and end the commands that wait for a removed server."""
     capacities = {server.address: server.capacity for server in pool}
     await session.servers.replace(provider, capacities)
     targets = await session.servers.stranded(provider, capacities)
@@ -58,7 +59,7 @@ async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -
 
 
 async def servers(session: Session) -> list[ServerRecord]:
-    """All servers, by provider and address, and removed ones that tasks still run on."""
+    """All servers, by provider and address, including removed ones that tasks still run on."""
     used = {(server.provider, server.address): server.count for server in await session.servers.used()}
     records = [
         ServerRecord(

@@ -1,7 +1,7 @@
-"""Who gets a place: the decision that every store makes in its claim, from what it has locked and counted.
+"""Decides which tasks get permits of limits and servers, from rows that the store has locked and counted.
 
-Usage is derived: what a limit or server has in use is the number of running rows that name it. All limits that apply
-hold together, and a task is given its places and its server in one step or not at all.
+The usage of a limit or server is the number of running rows that name it. A task gets all its permits and its server in
+one step, or none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNLIMITED = 2**31
 
 
 class HeldPermits(NamedTuple):
-    """What one running task holds."""
+    """The permits of one running task."""
 
     limits: tuple[str, ...]
     provider: str | None
@@ -32,19 +32,19 @@ class PermitSeeker(Protocol):
 
     @property
     def id(self) -> int:
-        """Its id."""
+        """The task's id."""
 
     @property
     def target(self) -> str | None:
-        """Only this server will do."""
+        """The only server that may run the task; None if any server of its provider may."""
 
     @property
     def avoid(self) -> str | None:
-        """The server of the attempt before: another one is preferred."""
+        """The server of the previous attempt. Another one is preferred."""
 
 
 class Grant(NamedTuple):
-    """What a task that is taken holds."""
+    """The permits that a taken task holds."""
 
     limits: tuple[str, ...]
     provider: str | None = None
@@ -53,27 +53,27 @@ class Grant(NamedTuple):
 
     @property
     def holds(self) -> str | None:
-        """The limits as the row of the task names them; None: it holds no permit at all."""
+        """The names of the limits, as the task's row stores them; None if the task holds no permit."""
         return "\n".join(self.limits) if self.limits or self.provider is not None else None
 
 
 @dataclass(slots=True)
 class ServerCapacity:
-    """A server of a provider, as its row says."""
+    """A server of a provider, with its free and used slots."""
 
     provider: str
     address: str
     capacity: int | None
     is_backed_off: bool = False
     is_on_trial: bool = False
-    """It has rested and not succeeded since: one task at a time."""
+    """The server has backed off and not succeeded since: it gets one task at a time."""
     slots: set[int] = field(default_factory=set)
     _lowest: int = 0
-    """No slot below this one is free."""
+    """All slots below this one are taken."""
 
     @property
     def free(self) -> int:
-        """How many more it could take."""
+        """How many more tasks the server may take."""
         if self.is_backed_off:
             return 0
         most = UNLIMITED if self.capacity is None else self.capacity
@@ -81,16 +81,16 @@ class ServerCapacity:
 
     @property
     def load(self) -> float:
-        """How full it is, from 0 to 1."""
+        """The used share of the server's capacity, from 0 to 1."""
         return len(self.slots) / (self.capacity or UNLIMITED)
 
     def begin(self) -> None:
-        """Nothing is known of its slots yet."""
+        """Mark all slots as free, before the held permits are counted."""
         self.slots.clear()
         self._lowest = 0
 
     def take_slot(self) -> int:
-        """The lowest one that nobody has."""
+        """Take the lowest free slot."""
         slot = self._lowest
         while slot in self.slots:
             slot += 1
@@ -99,13 +99,13 @@ class ServerCapacity:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """Nobody has it any more."""
+        """Free a slot."""
         self.slots.discard(slot)
         self._lowest = min(self._lowest, slot)
 
 
 class ServerPool:
-    """The servers of one provider, while a claim fills them: none gets emptier, so a heap finds the least loaded."""
+    """The servers of one provider during a claim. A claim only adds load, so a heap finds the least loaded server."""
 
     def __init__(self) -> None:
         self.servers: list[ServerCapacity] = []
@@ -113,24 +113,25 @@ class ServerPool:
         self._heap: list[tuple[float, int, int]] | None = None
 
     def add(self, server: ServerCapacity) -> None:
-        """One more."""
+        """Add a server."""
         self.servers.append(server)
         self._by_address[server.address] = server
 
     def find(self, address: str) -> ServerCapacity | None:
-        """The one with this address."""
+        """The server with this address."""
         return self._by_address.get(address)
 
     def give_back(self, address: str, slot: int) -> None:
-        """A server is emptier than it was."""
+        """Free a slot of a server."""
         self._by_address[address].give_back(slot)
 
     def look_anew(self) -> None:
-        """A server that was full may not be any more."""
+        """Discard the heap, because a server may have less load than before."""
         self._heap = None
 
     def choose(self, candidate: PermitSeeker, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
-        """Free first, then one that has not just failed it, then the least loaded, then in turn."""
+        """Choose an open server for the task: its target; or the least loaded one, other than the server to avoid if
+        possible. Servers with equal load are chosen in rotation."""
         if candidate.target is not None:
             server = self.find(candidate.target)
             return server if server is not None and is_open(server) else None
@@ -148,7 +149,7 @@ class ServerPool:
         while heap:
             load, tie, index = heap[0]
             server = self.servers[index]
-            if not is_open(server):  # nor will it be, in this claim
+            if not is_open(server):  # it stays closed for the whole claim
                 heappop(heap)
             elif server.load != load:
                 heapreplace(heap, (server.load, tie, index))
@@ -158,12 +159,12 @@ class ServerPool:
 
 
 def _in_order(servers: list[ServerCapacity], first: int) -> list[tuple[float, int, int]]:
-    """The load of each, its turn among equals, and its index."""
+    """For each server its load, its position in the rotation, and its index."""
     return [(server.load, (index + first) % len(servers), index) for index, server in enumerate(servers)]
 
 
 class SharedCapacity:
-    """The places that are left, while a claim takes them one by one."""
+    """The free permits of limits and servers while a claim takes them one by one."""
 
     def __init__(
         self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], held_permits: Iterable[HeldPermits]
@@ -174,7 +175,7 @@ class SharedCapacity:
             server.begin()
             self._pools[server.provider].add(server)
         self._reserved: tuple[KindRequest, PermitSeeker, Grant] | None = None
-        """The task that room is kept for, and what is left to it."""
+        """The reserved task, and the permits that are held for it."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
         for held in held_permits:
@@ -184,7 +185,7 @@ class SharedCapacity:
     def counted(
         cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[ServerCapacity, int]]
     ) -> Self:
-        """The same for who has no rows and only knows how much of each limit and server is in use."""
+        """Create it from the numbers of permits in use, for a caller that has no rows of running tasks."""
         listed = list(servers)
         made = cls(values, (server for server, _ in listed), ())
         made._used.update(in_use)
@@ -203,12 +204,12 @@ class SharedCapacity:
 
     def _use(self, limits: tuple[str, ...], server: str | None, number: int = 1) -> None:
         above = () if server is None else self._prefixes(server)
-        # A name may stand twice: given twice, or held by name and a prefix of the server. It is one task all the same.
+        # A name may occur twice: given twice, or held by name and as a prefix of the server. It is one permit.
         for name in {*limits, *above} if above or len(limits) > 1 else limits:
             self._used[name] += number
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
-        """The limits that cover a server."""
+        """The limits that cover a server, because their name is a prefix of its address."""
         above = self._above.get(address)
         if above is None:
             above = self._above[address] = tuple(name for name in self._values if covers(name, address))
@@ -222,7 +223,7 @@ class SharedCapacity:
         return UNLIMITED if value is None else max(value - self._used[name], 0)
 
     def most(self, kind_request: KindRequest) -> int:
-        """More than this cannot be taken of the kind, whatever its tasks are."""
+        """The maximum number of tasks of the kind that the free permits allow."""
         most = min(kind_request.count, self._free(kind_request.limits))
         if kind_request.provider is not None:
             servers = self._pools[kind_request.provider].servers
@@ -230,28 +231,28 @@ class SharedCapacity:
         return most
 
     def open_servers(self, provider: str) -> list[str]:
-        """The addresses where there is room now: what is for another one need not be looked at."""
+        """The addresses of servers with a free permit. Tasks for other servers need not be read."""
         return [server.address for server in self._pools[provider].servers if self._is_open(server)]
 
     def is_covered(self, providers: Iterable[str]) -> bool:
-        """Whether a limit covers any of their servers."""
+        """Whether a limit covers any server of these providers."""
         return any(self._prefixes(server.address) for name in providers for server in self._pools[name].servers)
 
     def full(self, names: Iterable[str]) -> list[str]:
-        """Those of the limits in which there is no place."""
+        """The limits of this list that have no free permit."""
         return [name for name in names if self._remaining(name) == 0]
 
     def full_above(self, address: str) -> list[str]:
-        """The same of the limits that cover a server."""
+        """The limits without a free permit that cover this server."""
         return self.full(self._prefixes(address))
 
     def servers_for(self, provider: str, target: str | None) -> list[ServerCapacity]:
-        """Those of a provider on which a task that is for `target`, or for any of them, may run."""
+        """The servers of a provider that may run a task with this `target`; None means any of them."""
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
     def has_permits(self, kind_request: KindRequest, candidate: PermitSeeker) -> bool:
-        """Whether `take` would find one for this task."""
+        """Whether `take` would find permits for this task."""
         if self.full(kind_request.limits):
             return False
         return (
@@ -260,13 +261,13 @@ class SharedCapacity:
         )
 
     def hold(self, kind_request: KindRequest, candidate: PermitSeeker) -> None:
-        """From now on leave a place in everything to this task, for which room is kept, if there is one. Only commands
-        and urgent tasks, which go before it, may still have that."""
+        """Hold a permit of each limit and of a server for the reserved task, if all are free. Only commands and urgent
+        tasks, which precede it, may still take them."""
         grant = self._take(kind_request, candidate)
         self._reserved = None if grant is None else (kind_request, candidate, grant)
 
     def take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
-        """A place in every limit and on a server, for this task; None: there is none."""
+        """Take a permit of every limit and of a server for this task. None if one of them has no free permit."""
         if self._reserved is None:
             return self._take(kind_request, candidate)
         reserved_request, reserved, grant = self._reserved
@@ -281,11 +282,11 @@ class SharedCapacity:
         return found
 
     def give_back(self, grant: Grant) -> None:
-        """A place that was taken in this claim is free again."""
+        """Free permits that were taken in this claim."""
         self._use(grant.limits, grant.server, -1)
         if grant.provider is not None and grant.server is not None and grant.slot is not None:
             self._pools[grant.provider].give_back(grant.server, grant.slot)
-        for pool in self._pools.values():  # a limit may cover servers of several
+        for pool in self._pools.values():  # a limit may cover servers of several pools
             pool.look_anew()
 
     def _take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:

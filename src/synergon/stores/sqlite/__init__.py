@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, shared by the processes of one host."""
+"""The SQLite store: one file, shared by the processes of one host."""
 
 from synergon.stores.sqlite.store import SqliteStore
 

@@ -1,4 +1,5 @@
-"""Operator actions in the SQLite store."""
+"""The audit of operator actions, in the SQLite store: the primitives of `stores.session.AuditRows` with its
+statements."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from synergon.stores.sqlite.transaction import Transaction
 
 
 class AuditRows:
-    """`stores.session.AuditRows`."""
+    """Implements `stores.session.AuditRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -20,7 +21,7 @@ class AuditRows:
         self._transaction: Final = transaction
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an action."""
+        """Insert an operator action."""
         action_id, now = self._transaction.next_id(), self._transaction.now
         self._transaction.run(
             "add_action",
@@ -46,17 +47,17 @@ class AuditRows:
         )
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write what the node reports."""
+        """Write the outcome that a node reports for an action."""
         return self._transaction.run("set_outcome", self._transaction.now, outcome, action_id) == 1
 
     async def latest(self, limit: int) -> list[AuditRecord]:
-        """The latest actions."""
+        """The latest actions, newest first."""
         return self._transaction.typed(AuditRecord, "latest_actions", limit)
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """What a node has yet to report."""
+        """The actions that a node has yet to report, oldest first."""
         return self._transaction.typed(AuditRecord, "open_actions", node_id, limit)
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete old actions."""
+        """Delete the oldest actions that are older than the cutoff."""
         self._transaction.run("prune_audit", limit, self._transaction.now - age)

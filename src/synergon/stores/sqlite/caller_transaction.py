@@ -1,4 +1,4 @@
-"""Tasks come in by way of a caller's own transaction."""
+"""Inserts tasks inside a caller's own SQLite transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[
     """Insert inside the caller's own transaction."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
-    text_factory, connection.text_factory = connection.text_factory, str  # what we read is ours, and the rest is theirs
+    text_factory, connection.text_factory = connection.text_factory, str  # read text as str, as the caller may not
     try:
         return _insert_on(connection, path, tasks)
     finally:
@@ -36,7 +36,7 @@ def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTa
         inserted = drive(insert(transaction, tasks))
         transaction.flush()
     except BaseException:
-        if is_ours:  # the caller has opened none, and would not know of it
+        if is_ours:  # the caller has opened no transaction and would not commit this one
             connection.rollback()
         raise
     return inserted

@@ -1,4 +1,5 @@
-"""What a node might take, and what stands before a task: looked at in order, and nothing is changed."""
+"""Queries over ready and waiting tasks: the candidates of a claim, and the tasks that precede a task. They change
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
 def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks that a claim might take. Ready groups that could never run on the node are not read."""
+    """Ready tasks in claim order, without claiming them. Ready groups that can never run on the node are not read."""
     lists = [
         _behind(transaction, group, look)
         for group in ready_groups(transaction, [look.kind_request], look.queues)
@@ -50,7 +51,7 @@ def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuer
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
-    """How many of its kind go before this task; not counted past the limit."""
+    """How many tasks of its kind precede this one. The count stops at the limit."""
     row = transaction.row("position", task_id)
     if row is None:
         return None
@@ -70,6 +71,6 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
 
 
 def next_start(transaction: Transaction, kind: str, limit_key: str) -> int | None:
-    """What the rate of a line remembers."""
+    """The stored value of a key queue's rate."""
     row = transaction.row("next_start", kind, limit_key)
     return None if row is None else int(row[0])

@@ -1,8 +1,8 @@
-"""The claim, and its fast path: tasks that need nothing but a slot are taken without the rule.
+"""The claim of the SQLite store, with a fast path of its own for tasks that need nothing but a slot.
 
-The fast path reads the rows of claims at once, in claim order, and marks them by id. The rule (`rules.claim`) reads
-less of more tasks, and has the rows of those that it takes returned: for a plain claim of 200 tasks that costs half as
-much again (24 instead of 16 µs for a task).
+The fast path reads whole rows in claim order and marks them as running by id. The rule (`rules.claim`) reads fewer
+columns of more tasks, and then reads the rows that it takes: for a plain claim of 200 tasks that takes 24 instead of 16
+µs per task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 
 def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
-    """Whether nothing but numbers decides. What kinds without tasks would need does not matter."""
+    """Whether the slots of the node alone decide, so that the fast path may be used. Kinds without ready tasks do not
+    matter."""
     if any(requirements for _, _, requirements in groups):
         return False
     kinds = {kind for kind, _, _ in groups}
@@ -73,7 +74,7 @@ def _order(ranks: dict[str, int]) -> Order:
 
 
 def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
-    """The first rows of lists that are in order."""
+    """The first rows of several sorted lists."""
     lists = [rows for rows in lists if rows]
     return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
 

@@ -37,7 +37,7 @@ _DATA_ERRORS: Final = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.Interf
 
 
 def path_of(url: str) -> Path:
-    """The file a `sqlite:///` URL names: three slashes for a relative path, four for an absolute one."""
+    """The file that a `sqlite:///` URL names: three slashes for a relative path, four for an absolute one."""
     rest = url.removeprefix("sqlite:///")
     if rest == url or not rest or rest.startswith(":memory:"):
         raise ConfigurationError(
@@ -49,9 +49,9 @@ def path_of(url: str) -> Path:
 
 
 def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqlite3.Connection:
-    """A connection in autocommit mode (transactions are opened by hand), WAL, every commit synced to the disk.
+    """Open a connection in autocommit mode (the store begins transactions itself), with WAL and a sync of every commit.
 
-    Its statements wait up to `lock_wait_seconds` for a lock; 0 is for a caller that waits with `retry_while_locked`.
+    Its statements wait up to `lock_wait_seconds` for a lock. A caller that waits with `retry_while_locked` gives 0.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
@@ -65,7 +65,7 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
     except sqlite3.Error as error:
         raise translate(error, path) from error
     try:
-        # SQLite does not wait for the lock of a process that creates the file or leaves it: this fails at once.
+        # SQLite does not wait while another process creates or closes the file, so this fails at once.
         retry_while_locked(
             lambda: connection.execute("PRAGMA journal_mode = WAL"), max(lock_wait_seconds, LOCK_WAIT_SECONDS)
         )
@@ -79,7 +79,7 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
 
 
 def retry_while_locked(execute: Callable[[], object], seconds: float) -> None:
-    """Call `execute` until it gets its lock; after `seconds`, raise SQLite's error."""
+    """Call `execute` until it gets its lock. After `seconds`, raise SQLite's error."""
     start = time.monotonic()
     while True:
         try:
@@ -89,18 +89,18 @@ def retry_while_locked(execute: Callable[[], object], seconds: float) -> None:
             waited = time.monotonic() - start
             if primary_code(error) != sqlite3.SQLITE_BUSY or waited > seconds:
                 raise
-        # Not time.sleep: it goes by an absolute moment, which a clock that is made to step may refuse.
+        # Not time.sleep: it computes an absolute moment, which fails if the clock steps.
         threading.Event().wait(min(max(waited / 10, FIRST_RETRY_SECONDS), LAST_RETRY_SECONDS))
 
 
 def reject_folder(path: Path) -> None:
-    """StoreError if `path` is a folder: SQLite would only say that it cannot read it."""
+    """Raise StoreError if `path` is a folder. SQLite would only report that it cannot open the file."""
     if path.is_dir():
         raise StoreError(f"{path.resolve()} is a folder; name a file in it, as in sqlite:///{path / 'app.db'}")
 
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
-    """The StoreError for an error of SQLite; StoreUnavailable if another attempt may succeed."""
+    """The StoreError for an error of SQLite: StoreUnavailable if another attempt may succeed."""
     code = primary_code(error)
     if code in _TRANSIENT:
         return StoreUnavailable(f"the database {path} {_TRANSIENT[code]} ({error})")

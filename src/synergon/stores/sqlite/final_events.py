@@ -1,4 +1,5 @@
-"""The history in the order of commits: of two transactions that end tasks the later one has the later moment."""
+"""Reads final events from SQLite in commit order: each transaction that ends tasks has a later moment than the one
+before."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def look(
     transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """What was pruned, and what follows the place."""
+    """The highest moment that was pruned, and the events after the position."""
     (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
     events = [event for state in states for event in transaction.typed(Event, "endings_at", state, *position, limit)]
     if len(events) < limit:
@@ -27,7 +28,7 @@ def look(
 
 
 def last_moment(transaction: Transaction) -> int:
-    """The moment of the last commit: whatever ends from now on has a later one."""
+    """The moment of the last commit. Every later end has a later moment."""
     moment: int = transaction.row("last_moment")[0]
     return moment
 

@@ -1,4 +1,4 @@
-"""Groups in SQLite."""
+"""Groups of tasks, in the SQLite store: the primitives of `stores.session.GroupRows` with its statements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
 class GroupRows:
-    """The primitives of `stores.session.GroupRows`."""
+    """Implements `stores.session.GroupRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -17,25 +17,25 @@ class GroupRows:
         self._transaction = transaction
 
     async def add(self, name: str) -> int:
-        """Insert a group; its id."""
+        """Insert a group. Returns its id."""
         group_id = self._transaction.next_id()
         self._transaction.run("add_group", group_id, name, self._transaction.now)
         return group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Remember the task that follows the group."""
+        """Record which task follows the group."""
         self._transaction.run("set_then", task_id, group_id)
 
     async def open(self, ids: Iterable[int]) -> set[int]:
-        """Those that have not ended."""
+        """The groups of this list that have not ended."""
         return set(self._transaction.ids("open_groups", as_json(ids)))
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End those that have no live task."""
+        """End the groups of this list that have no live task."""
         return self._transaction.ids("end_empty_groups", self._transaction.now, as_json(ids))
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Release the tasks that waited for these groups."""
+        """Release the tasks that waited for the end of these groups."""
         return self._transaction.typed(ChangedTask, "release_followers", self._transaction.now, as_json(ids))
 
     async def live_tasks(self, group_id: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Groups: tasks that belong together, and one that runs when all of them have ended. How they end: `follow_ups`."""
+"""Reads groups of the SQLite store as records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
 def groups(transaction: Transaction, ids: Sequence[int]) -> list[GroupRecord | None]:
-    """These groups, counted from their rows."""
+    """These groups, with their tasks counted."""
     wanted = as_json(ids)
     counts: dict[int, dict[State, int]] = {}
     for group_id, state, count in transaction.rows("group_counts", ids=wanted):

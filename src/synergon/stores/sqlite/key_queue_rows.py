@@ -1,4 +1,5 @@
-"""The tasks of key queues, and their rates, in SQLite."""
+"""Key queues: their tasks and their rates, in the SQLite store: the primitives of `stores.session.KeyQueueRows` with
+its statements."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 from synergon.stores.typed_rows import Row
 
 SIZES: Final = (1, 4, 16, 64, 256, KEY_QUEUES_AT_ONCE)
-"""A list of key queues is filled up with NULLs to one of these, so that few statements have to be prepared. The names
-are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
+"""A list of key queues is padded with NULLs to one of these lengths, so that few statements have to be prepared. The
+names are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
 
 _TEXTS: Final = {
     (name, size): SQL[name].replace("{names}", ", ".join(["(?, ?)"] * size))
@@ -32,7 +33,7 @@ _TEXTS: Final = {
 
 
 class _LimitRow(msgspec.Struct, frozen=True):
-    """Without a rate, both of its columns are NULL."""
+    """A limit `key:<kind>`. Without a rate, both columns of the rate are NULL."""
 
     value: int | None
     every: int | None
@@ -45,7 +46,7 @@ class _NameRow(msgspec.Struct, frozen=True):
 
 
 class KeyQueueRows:
-    """The primitives of `stores.session.KeyQueueRows`."""
+    """Implements `stores.session.KeyQueueRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -53,7 +54,7 @@ class KeyQueueRows:
         self._transaction = transaction
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """What the limits of these kinds allow."""
+        """Read the limits `key:<kind>` of these kinds."""
         return {kind: self._limit(kind) for kind in kinds}
 
     def _limit(self, kind: str) -> KeyQueueLimit:
@@ -62,11 +63,11 @@ class KeyQueueRows:
         return KeyQueueLimit()
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count key queues."""
+        """Count the running and ready tasks of key queues, and read their first waiting ones."""
         return self._of_names(KeyQueueCounts, "key_queue_counts", names, few)
 
     def _of_names(self, row_type: type[Row], statement: str, names: Sequence[KeyQueueName], *more: int) -> list[Row]:
-        """The rows of a statement that takes a list of names, and perhaps more."""
+        """The rows of a statement that takes a list of key queue names, and perhaps other parameters."""
         size = next(size for size in SIZES if size >= len(names))
         padding: list[Any] = [None] * (2 * (size - len(names)))
         parameters = [*chain.from_iterable(names), *padding, *more]
@@ -77,47 +78,48 @@ class KeyQueueRows:
         return self._transaction.ids("first_waiting", *name, limit)
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed`."""
+        """The ready tasks that are not among the first `allowed` tasks in claim order."""
         kind, limit_key = name
         return self._transaction.ids("excess", kind=kind, limit_key=limit_key, allowed=allowed)
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """`waiting` → `ready`. RETURNING would take twice as long as the change, and nothing changes beside it."""
+        """Move tasks from `waiting` to `ready`. Without RETURNING, which would double the time and is not needed with
+        one writer."""
         self._transaction.run("promote", as_json(ids))
         return ids
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
-        """All waiting tasks → `ready`."""
+        """Move all waiting tasks of these key queues to `ready`."""
         return self._of_names(ChangedTask, "promote_all", names)
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """`ready` → `waiting`."""
+        """Move tasks from `ready` to `waiting`."""
         return self._transaction.typed(ChangedTask, "demote", as_json(ids))
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """What is remembered of rates."""
+        """Read the stored rates of key queues."""
         return self._of_names(RateState, "key_queue_rates", names, self._transaction.now)
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
-        """Due tasks → `waiting`."""
+        """Move due tasks of a key queue from `scheduled` to `waiting`."""
         return self._transaction.typed(ChangedTask, "queue_due", *name, now)
 
     async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
-        """`waiting` → `scheduled`."""
+        """Move tasks from `waiting` to `scheduled`, due at these moments."""
         return self._transaction.typed(ChangedTask, "postpone", as_json(moments.items()))
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Replace what rates remember."""
+        """Write when the next start of each key queue is on time."""
         self._transaction.run_each("set_next_start", [(*name, moment) for name, moment in moments.items()])
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
-        """The key queues of a kind."""
+        """The key queues of a kind that have ready or waiting tasks."""
         return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_kind", kind=kind)]
 
     async def of_queue(self, queue: str) -> list[KeyQueueName]:
-        """The key queues that have tasks in a queue."""
+        """The key queues that have ready or waiting tasks in a queue."""
         return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_queue", queue)]
 
     async def prune_rates(self, limit: int) -> None:
-        """Forget rates of the past."""
+        """Delete stored rates whose value lies in the past."""
         self._transaction.run("prune_rates", self._transaction.now, limit)

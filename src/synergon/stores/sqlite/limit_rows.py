@@ -1,4 +1,4 @@
-"""Limits in the SQLite store."""
+"""Limits, in the SQLite store: the primitives of `stores.session.LimitRows` with its statements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.sqlite.transaction import Transaction
 
 
 class LimitRows:
-    """`stores.session.LimitRows`."""
+    """Implements `stores.session.LimitRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -19,29 +19,29 @@ class LimitRows:
         self._transaction: Final = transaction
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these limits, as JSON."""
         return self._transaction.declared("declared_limit", names)
 
     async def exclude_unlimited(self) -> None:
-        """There is no other transaction."""
+        """Nothing to do: no transaction runs concurrently."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert or replace a limit."""
+        """Insert a limit, or replace its value and rate."""
         rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
         return self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value."""
+        """Change the value of a limit."""
         return self._transaction.run("set_limit", value, name) == 1
 
     async def all(self) -> list[LimitRow]:
-        """All limits."""
+        """All limits, by name."""
         return self._transaction.typed(LimitRow, "limits")
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold."""
+        """The permits that running tasks hold, counted."""
         return self._transaction.typed(PermitCount, "held_permits")
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
-        """Running and waiting tasks of key queues."""
+        """The numbers of running and waiting tasks in key queues, by kind."""
         return self._transaction.typed(KeyQueueTotal, "key_queue_totals")

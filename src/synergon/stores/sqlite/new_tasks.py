@@ -1,4 +1,4 @@
-"""Rows of new tasks: how a task is inserted, and how it takes the place of another."""
+"""Inserts and replaces rows of tasks in SQLite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
 from synergon.stores.sqlite.transaction import Transaction
 
-READY: Final = State.READY  # to look a member up takes longer than to compare it, and every task that comes does
+READY: Final = (
+    State.READY
+)  # a constant, because every inserted task is compared with it and the lookup of the member is slow
 
 _VALUES: Final = tuple((GIVEN[form].shared.values, GIVEN[form].own.values) for form in Form)
 
@@ -31,7 +33,7 @@ def add(transaction: Transaction, task: NewTask) -> Insertion:
 
 
 def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    """Put a new task into the row of a live one that does not run."""
+    """Write a new task into the row of a live one that does not run."""
     now = transaction.now
     due = _due(task, now)
     state = _first_state(task, due, now)

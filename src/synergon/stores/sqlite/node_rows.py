@@ -1,7 +1,7 @@
-"""Nodes and their leases in the SQLite store.
+"""Nodes and their leases, in the SQLite store: the primitives of `stores.session.NodeRows` with its statements.
 
-A lease is measured by the host's monotonic clock, which every process of one boot shares: the wall clock may step
-either way without ending one, and a lease from before a reboot is over.
+The host's monotonic clock measures leases, because all processes of one boot share it: a step of the wall clock ends no
+lease, and a lease from before a reboot has ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Microseconds until it is over; not positive: it is."""
+        """Microseconds until the lease ends; zero or negative if it has ended."""
         return lease_remaining(self.leased_until, self.lease, self.boot_id)
 
 
 class NodeRows:
-    """`stores.session.NodeRows`."""
+    """Implements `stores.session.NodeRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -39,24 +39,24 @@ class NodeRows:
         self._transaction: Final = transaction
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease is live."""
+        """Whether the lease of a node is live. None if the node has no row."""
         found = self._transaction.typed(Lease, "lease", node_id)
         return found[0].left > 0 if found else None
 
     async def cordon(self, node_id: str) -> None:
-        """The node may claim nothing."""
+        """Mark the node as cordoned: it may claim nothing."""
         self._transaction.run("cordon", self._transaction.now, node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """The node may claim again."""
+        """Remove the cordon mark: the node may claim again."""
         self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Nodes whose lease is over, and those of `gone`."""
+        """The nodes whose lease has ended, and those of `gone`."""
         leases = self._transaction.typed(Lease, "leases")
         return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete dead nodes that hold no running task."""
+        """Delete the dead nodes of this list that hold no running task."""
         if dead:
             self._transaction.run("delete_idle_nodes", as_json(dead))

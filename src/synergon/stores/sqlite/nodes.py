@@ -1,4 +1,4 @@
-"""Registers nodes, renews their leases (`node_rows`), and takes tasks from dead ones."""
+"""Registers nodes in the SQLite store, renews their leases (`node_rows`), and reads them as records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.stores.sqlite.transaction import Transaction, lease_remaining, ste
 
 
 def register(transaction: Transaction, node: NewNode) -> None:
-    """Make the node known."""
+    """Insert the row of a node."""
     transaction.run(
         "register",
         node.id,
@@ -34,7 +34,7 @@ def register(transaction: Transaction, node: NewNode) -> None:
 
 
 def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None, *, is_stopping: bool) -> bool:
-    """Lease from now on, and what the node says of itself from now on; False: the row is gone."""
+    """Extend the lease of a node and store its status. False if the node has no row."""
     now = steady_now()
     renewed = transaction.run(
         "renew",
@@ -49,7 +49,7 @@ def renew(transaction: Transaction, node_id: str, lease: int, published: bytes |
 
 
 def nodes(transaction: Transaction) -> list[NodeRecord]:
-    """All rows."""
+    """All registered nodes."""
     return [_record(*row) for row in transaction.rows("nodes")]
 
 

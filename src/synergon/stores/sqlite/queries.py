@@ -1,4 +1,4 @@
-"""Rows into records."""
+"""Queries of the SQLite store: reads rows as records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FINAL_RECORDS: Final = SQL["final_records"]
 
 
 def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
+    """These tasks, live or final."""
     wanted = as_json(ids)
     found = {
         record.id: record
@@ -29,7 +29,7 @@ def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]
 
 
 def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
-    """One page, newest first: the newest of both tables, merged."""
+    """One page, newest first: the newest tasks of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     records: list[TaskRecord] = []
     for table, its_states in ((LIVE_RECORDS, LIVE), (_FINAL_RECORDS, FINAL)):
@@ -62,12 +62,12 @@ def _newest(
 
 
 def counts(transaction: Transaction) -> dict[tuple[str, str, State], int]:
-    """Exact numbers by queue, kind and state."""
+    """Exact numbers of tasks by queue, kind and state."""
     return {(queue, kind, State(state)): number for queue, kind, state, number in transaction.rows("counts")}
 
 
 def queues(transaction: Transaction) -> list[QueueRecord]:
-    """All queues with their numbers."""
+    """All queues with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in counts(transaction).items():
         numbers = by_queue.setdefault(queue, {})

@@ -1,4 +1,4 @@
-"""Queues in SQLite."""
+"""Queues, in the SQLite store: the primitives of `stores.session.QueueRows` with its statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from synergon.stores.sqlite.transaction import Transaction
 
 
 class QueueRows:
-    """The primitives of `stores.session.QueueRows`."""
+    """Implements `stores.session.QueueRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -14,9 +14,9 @@ class QueueRows:
         self._transaction = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Close a queue."""
+        """Pause a queue, and insert it if it is new."""
         return self._transaction.run("pause_queue", queue, self._transaction.now) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Open a queue."""
+        """Resume a queue."""
         return self._transaction.run("resume_queue", queue) == 1

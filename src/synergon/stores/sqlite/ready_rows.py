@@ -1,7 +1,8 @@
-"""Ready tasks, as a claim reads and takes them (`stores.session.ReadyRows`).
+"""Ready tasks, as a claim reads and takes them, in the SQLite store: the primitives of `stores.session.ReadyRows` with
+its statements.
 
-A ready group is one range of an index, in claim order. Groups that were not requested, or that the node cannot run, are
-never read. The write lock is held, so what is read here stays true until the commit.
+A ready group is one range of an index, in claim order. Ready groups that were not requested, or that the node cannot
+run, are never read. The transaction holds the write lock, so rows that are read here do not change until the commit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remai
 
 
 class ReadyRow(msgspec.Struct, frozen=True):
-    """A ready task, as far as a claim needs it."""
+    """The columns of a ready task that a claim needs."""
 
     id: int
     priority: int
@@ -38,7 +39,7 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
 
 class PermitRow(msgspec.Struct, frozen=True):
-    """What a running task holds."""
+    """The permits of a running task."""
 
     limits: Names
     provider: str | None
@@ -47,7 +48,7 @@ class PermitRow(msgspec.Struct, frozen=True):
 
 
 class PoolRow(msgspec.Struct, frozen=True):
-    """A server, and what decides about its health."""
+    """A server, with the columns that decide about its health."""
 
     provider: str
     address: str
@@ -57,7 +58,7 @@ class PoolRow(msgspec.Struct, frozen=True):
     backoff_after: int | None
 
     def capacity_at(self, now: int) -> ServerCapacity:
-        """What its health lets it take."""
+        """The capacity that the server's health allows at this moment."""
         return capacity_of(
             (self.provider, self.address),
             self.capacity,
@@ -77,13 +78,13 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
     @property
     def is_cordoned(self) -> bool | None:
-        """None: the lease is over."""
+        """Whether the node is cordoned; None if the lease has ended."""
         is_live = lease_remaining(self.leased_until, self.lease, self.boot_id) > 0
         return self.cordoned_at is not None if is_live else None
 
 
 class ReadyRows:
-    """The primitives over statements."""
+    """Implements `stores.session.ReadyRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -93,18 +94,18 @@ class ReadyRows:
         self._transaction = transaction
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """The lease of the node, and the ready groups of the requested kinds."""
+        """Read the lease of the node, and the ready groups of the requested kinds."""
         is_cordoned = await self.is_cordoned(request.node_id)
         if is_cordoned is not False:
             return ClaimableGroups(is_cordoned, [])
         return ClaimableGroups(False, ready_groups(self._transaction, request.open_kinds, request.queues))
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned; None: it has no live lease."""
+        """Whether the node is cordoned. None if it has no live lease."""
         return self._is_cordoned(node_id)
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Read all limits, and the servers of these kinds; nothing if the kinds need no permits."""
+        """Read all limits, and the servers of these kinds. Reads nothing if the kinds need no permits."""
         providers = {kind.provider for kind in kinds if kind.provider is not None}
         if not providers and not any(kind.limits for kind in kinds):
             return SharedLimits({}, [])
@@ -117,13 +118,13 @@ class ReadyRows:
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
     ) -> tuple[list[HeldPermits], list[ReadyTask]]:
-        """The permits that running tasks hold, and what `first` finds."""
+        """Read the permits that running tasks hold, and the first tasks of these ready groups."""
         rows = self._transaction.typed(PermitRow, "running_permits")
         held = [HeldPermits(row.limits, row.provider, row.server, row.slot) for row in rows]
         return held, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group, by one statement for each."""
+        """The first tasks of each ready group in claim order, with one statement for each ready group."""
         found: list[ReadyTask] = []
         for group, number in numbers.items():
             if number > 0:
@@ -133,7 +134,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands for any server and for these servers."""
+        """The first commands that any server may run, and those for these servers."""
         found: list[ReadyTask] = []
         for kind in kinds:
             wanted = {None, *servers.get(kind.provider or "", ())}
@@ -143,12 +144,12 @@ class ReadyRows:
         return found
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """Those of these tasks that are ready, in open queues of the request."""
+        """The ready tasks of this list that are in queues of the request which are not paused."""
         found = self._tasks(request, "ready_among", as_json(ids), self._transaction.now)
         return [task for task in found if request.queues is None or task.queue in request.queues]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """All of these tasks → `running`."""
+        """Move all of these tasks from `ready` to `running`."""
         entries = as_json((task.id, grant.holds, grant.provider, grant.server, grant.slot) for task, grant in taken)
         return self._transaction.typed(Claim, "take", node_id=node_id, now=self._transaction.now, taken=entries)
 
@@ -162,7 +163,7 @@ class ReadyRows:
         return True
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """The node reserves no capacity for the task from here on."""
+        """Delete the node's reservation for the task."""
         self._transaction.run("release_reservation", task_id, node_id)
 
     def _tasks(self, request: ClaimRequest, statement: str, *parameters: Any) -> list[ReadyTask]:
@@ -180,7 +181,7 @@ class ReadyRows:
     def _is_reserved_elsewhere(
         self, request: ClaimRequest, reserved_by: str | None, reserved_until: int | None
     ) -> bool:
-        """Whether a node other than this one, which is alive and not cordoned, has reserved capacity for a task."""
+        """Whether another node, live and not cordoned, has reserved capacity for the task."""
         if reserved_by is None or reserved_by == request.node_id:
             return False
         if reserved_until is None or reserved_until <= self._transaction.now:
@@ -195,8 +196,7 @@ class ReadyRows:
 def ready_groups(
     transaction: Transaction, kinds: Sequence[KindRequest], queues: frozenset[str] | None
 ) -> list[ReadyGroupName]:
-    """All ready groups of these kinds in queues that were asked for and are not paused; those of commands in every
-    queue."""
+    """All ready groups of these kinds in requested queues that are not paused; for commands, in every queue."""
     paused = {name for (name,) in transaction.rows("paused_queues")}
     asked = kinds if len(kinds) == 1 else _with_tasks(transaction, {kind.kind: kind for kind in kinds})
     return [
@@ -208,7 +208,8 @@ def ready_groups(
 
 
 def _with_tasks(transaction: Transaction, kinds: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
-    """From each kind that has ready tasks to the next one that is asked for: kinds without tasks cost nothing."""
+    """The kinds of this list that have ready tasks. Jumps from kind to kind in the index, so kinds without tasks cost
+    nothing."""
     names, number = sorted(kinds), 0
     while number < len(names):
         (found,) = transaction.row("next_kind", names[number])

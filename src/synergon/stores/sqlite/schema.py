@@ -1,4 +1,5 @@
-"""Creating and migrating the tables. A version is one file; each is applied once, in order, in one transaction."""
+"""Creates and migrates the tables of the SQLite store. Each version is one file, applied once, in order, in one
+transaction."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ MIGRATION_WAIT_SECONDS: Final = 30.0
 
 
 def migrations() -> list[str]:
-    """The scripts, in order; the first makes version 1."""
+    """The migration scripts, in order. The first makes version 1."""
     folder = files("synergon.stores").joinpath("sqlite/migrations")
     return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda entry: entry.name)]
 
 
 def prepare(path: Path) -> None:
-    """Bring the file to this code's version, beside any number of processes that do the same."""
+    """Migrate the file to this code's version. Any number of processes may do so at once."""
     connection = connect(path, lock_wait_seconds=MIGRATION_WAIT_SECONDS)
     try:
         if _version(connection) != len(migrations()):
@@ -51,7 +52,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         if version == 0 and str(error).endswith("already exists"):
             raise SchemaError(
-                f"{path} is somebody else's: the {error}, and synergon did not make it; rename it, or use another file"
+                f"{path} belongs to another program: the {error}, not made by synergon; rename it, or use another file"
             ) from error
         raise
     except BaseException:
@@ -61,7 +62,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def statements(version: int) -> Iterator[str]:
-    """What brings a database of this version to this code's."""
+    """The statements that migrate a database of this version to this code's version."""
     scripts = migrations()
     for script in scripts[version:]:
         yield from split(script)
@@ -71,7 +72,7 @@ def statements(version: int) -> Iterator[str]:
 
 
 def split(script: str) -> Iterator[str]:
-    """The statements of a script. Triggers hold semicolons, so SQLite itself says where one is complete."""
+    """Split a script into statements. Triggers contain semicolons, so SQLite itself decides where a statement ends."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -87,14 +88,14 @@ def _version(connection: sqlite3.Connection) -> int:
     if known is None:
         return 0
     columns = {column[1] for column in connection.execute("PRAGMA table_info(synergon_meta)")}
-    if not columns >= {"name", "value"}:  # a table of somebody else's
+    if not columns >= {"name", "value"}:  # a table of another program
         return 0
     row = connection.execute("SELECT value FROM synergon_meta WHERE name = 'schema_version'").fetchone()
     return int(row[0]) if row is not None else 0
 
 
 def version_at(path: Path) -> int | None:
-    """The version of the file, which is only looked at. 0: it has no tables of ours; None: there is no file."""
+    """Read the version of the file without changing it. 0 if it has no tables of synergon; None if there is no file."""
     if not path.exists():
         return None
     reject_folder(path)
@@ -106,13 +107,13 @@ def version_at(path: Path) -> int | None:
 
 
 def make_secret(transaction: Transaction) -> bytes:
-    """The cluster's secret, made if nobody was faster."""
+    """Create the cluster's secret, unless another process has done so."""
     transaction.run("make_secret", secrets.token_bytes(32))
     secret: bytes = transaction.row("secret")[0]
     return secret
 
 
 def version_of(transaction: Transaction) -> int:
-    """The version that the file has."""
+    """The schema version of the file."""
     rows = transaction.select("SELECT value FROM synergon_meta WHERE name = 'schema_version'", ())
     return int(rows[0][0])

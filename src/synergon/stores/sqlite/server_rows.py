@@ -1,4 +1,4 @@
-"""Providers and servers in the SQLite store."""
+"""Providers and servers, in the SQLite store: the primitives of `stores.session.ServerRows` with its statements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
 class ServerRows:
-    """`stores.session.ServerRows`."""
+    """Implements `stores.session.ServerRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -19,11 +19,11 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """What was declared last."""
+        """The last declaration of each of these providers, as JSON."""
         return self._transaction.declared("declared_provider", providers)
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert or replace a provider."""
+        """Insert a provider, or replace its back-off."""
         backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
         return self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
 
@@ -32,13 +32,13 @@ class ServerRows:
         return bool(await self.declared([provider]))
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider."""
+        """Replace the servers of a provider. Those that remain retain their health."""
         self._transaction.run("drop_servers", provider, as_json(capacities))
         rows = [(provider, address, capacity) for address, capacity in capacities.items()]
         self._transaction.run_each("add_server", rows)
 
     async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The targets of commands that wait for other servers."""
+        """Commands of the provider that wait for a server outside this pool, with its address."""
         return dict(self._transaction.rows("stranded_commands", provider, as_json(addresses)))
 
     async def lock_health(
@@ -46,7 +46,7 @@ class ServerRows:
         servers: Collection[ServerName],
         failed: Collection[ServerName],  # noqa: ARG002  nothing is locked
     ) -> dict[ServerName, ServerHealth]:
-        """The health of servers."""
+        """Read the health of the servers that these outcomes concern."""
         found: dict[ServerName, ServerHealth] = {}
         for provider, address in servers:
             parameters = {"provider": provider, "address": address, "now": self._transaction.now}
@@ -59,9 +59,9 @@ class ServerRows:
         self._transaction.run("set_health", failures, backoffs, backs_off_until, *server)
 
     async def all(self) -> list[ServerRow]:
-        """All servers."""
+        """All servers of all pools."""
         return self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on."""
+        """The servers that tasks run on, with the number of their tasks."""
         return self._transaction.typed(UsedServer, "used_servers")

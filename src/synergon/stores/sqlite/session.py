@@ -19,7 +19,7 @@ from synergon.stores.sqlite.transaction import Transaction
 
 
 class Session(Transaction):
-    """A transaction with the primitives of `stores.session.Session`."""
+    """Implements `stores.session.Session` over a transaction of SQLite."""
 
     __slots__ = ()
 
@@ -37,5 +37,5 @@ class Session(Transaction):
     """Nothing to lock: SQLite has one writer at a time."""
 
     async def read_clock(self) -> int:
-        """The store's clock."""
+        """Read the store's clock."""
         return self.now

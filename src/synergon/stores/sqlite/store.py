@@ -1,7 +1,8 @@
-"""The SQLite store. Writes share commits on one thread, reads go beside it on another; every commit is synced.
+"""The SQLite store. One thread writes, and calls that arrive together share a commit; another thread reads. Every
+commit is synced to the disk.
 
-Several processes of one host may use the file at once: SQLite's own lock decides who writes, so a guard that is
-checked inside a transaction stays true until its commit.
+Several processes of one host may use the file at once. SQLite has one writer at a time, so a condition that a
+transaction has checked holds until its commit.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from synergon.stores.sqlite.transaction import Transaction
 Result = TypeVar("Result")
 
 LAST_ID: Final = 2**63 - 1
-"""No task has a greater one."""
+"""The greatest id that a task can have."""
 
 
 class SqliteStore(BaseStore):
-    """One file."""
+    """A store in one SQLite file."""
 
     capabilities = Capabilities(shared=True, durable=True, transactions=True)
 
@@ -59,7 +60,7 @@ class SqliteStore(BaseStore):
         self._reader: Reader | None = None
         self._transaction_lock = asyncio.Lock()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
         """Connect, and create or migrate the tables."""
@@ -75,18 +76,18 @@ class SqliteStore(BaseStore):
         reader.start()
 
     async def close(self) -> None:
-        """Finish the calls under way, then let the file go."""
+        """Finish the calls that are under way, then close the file."""
         writer, reader = self._writer, self._reader
         if writer is not None and reader is not None:
             await reader.close()
             await writer.close()
 
     async def schema_versions(self) -> SchemaVersions:
-        """What the file has and what this code wants."""
+        """The version of the file, and the version that this code needs."""
         return SchemaVersions(found=schema.version_at(self.path), wanted=len(schema.migrations()))
 
     def schema_sql(self) -> str:
-        """What makes the tables."""
+        """The SQL script that creates the tables."""
         return "".join(["BEGIN;\n", *schema.statements(0), "COMMIT;"])
 
     def _write(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
@@ -110,43 +111,43 @@ class SqliteStore(BaseStore):
         return await self._read(lambda transaction: transaction.now)
 
     async def secret(self) -> bytes:
-        """The file's own; whoever asks first makes it."""
+        """The secret of the file. The first caller creates it."""
         found = await self._read(lambda transaction: transaction.row("secret"))
         return found[0] if found else await self._write(schema.make_secret)
 
-    # ------------------------------------------------------------ tasks come in
+    # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """A file has one writer at a time anyway."""
+        """Does nothing: a file has one writer at a time anyway."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert inside the caller's own transaction, here and now: the connection belongs to this thread."""
+        """Insert inside the caller's own transaction, on this thread, which owns the connection."""
         return insert_on(connection, self.path, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """The same for callers without a loop."""
+        """`insert_on` for callers without an event loop."""
         return insert_on(connection, self.path, tasks)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
-        """Not available: a file tells nobody that it has changed."""
+        """Raises `NotAvailable`: SQLite does not announce changes of a file."""
         raise NotAvailable(f"{self.url} cannot be listened to; the sweep finds what others committed")
 
-    # ------------------------------------------------------------ tasks run
+    # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Take ready tasks."""
+        """Claim ready tasks."""
         return await self._transact(claim.claim, request)
 
     async def look(self, look: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks that a claim might take."""
+        """Read ready tasks in claim order without claiming them."""
         return await self._read(candidates.look, look)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many go before this one."""
+        """Count the tasks that precede this one."""
         return await self._read(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """What the rate of a line remembers."""
+        """The stored value of a key queue's rate."""
         return await self._read(candidates.next_start, kind, limit_key)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
@@ -160,10 +161,11 @@ class SqliteStore(BaseStore):
         return await finish(session, outcomes), await claim.claim(session, request)
 
     async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
-        """A transaction for a body; it holds the file's write lock until it ends.
+        """Open a transaction for a task function. It holds the file's write lock until it ends.
 
-        One body of this process at a time. Between two of them the writer has its turn, the lease first: bodies that
-        hold the lock one after the other keep nobody from writing.
+        One task function of this process at a time has such a transaction. Between two of them the writer thread
+        commits its waiting calls, lease renewals first, so task functions that take the lock one after the other do not
+        block it.
         """
         await self._transaction_lock.acquire()
         lock = contextlib.ExitStack()  # released once, however often it is closed
@@ -171,33 +173,33 @@ class SqliteStore(BaseStore):
         try:
             while True:
                 await self._write(lambda _: None)
-                with contextlib.suppress(StoreUnavailable):  # another process's body holds it; that ends
+                with contextlib.suppress(
+                    StoreUnavailable
+                ):  # a task function of another process holds the lock; that ends
                     return await SqliteTaskTransaction.open(self.path, hold_seconds, lock.close)
         except BaseException:
             lock.close()
             raise
 
     async def cancel_requests(self, node_id: str) -> list[int]:
-        """Running tasks of this node that somebody wants cancelled."""
+        """The running tasks of this node for which a cancellation was requested."""
         rows = await self._read(lambda transaction: transaction.rows("cancel_requests", node_id))
         return [row[0] for row in rows]
-
-    # ------------------------------------------------------------ time and death
 
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Make the node known."""
+        """Insert the row of a node."""
         await self._write(nodes.register, node)
 
     async def keeper(self) -> WriterLeaseKeeper:
-        """A path for renewing leases: the front of the writer's queue."""
+        """Open a lease keeper, whose renewals go to the front of the writer's queue."""
         if self._writer is None:
             raise NotConnected(f"the store {self.url} is not open")
         return WriterLeaseKeeper(self._writer)
 
     async def unregister(self, node_id: str) -> None:
-        """Forget the node."""
+        """Delete the row of the node."""
         await self._write(lambda transaction: transaction.run("unregister", node_id))
 
     async def nodes(self) -> list[NodeRecord]:
@@ -205,16 +207,16 @@ class SqliteStore(BaseStore):
         return await self._read(nodes.nodes)
 
     async def running_by_node(self) -> dict[str, int]:
-        """How many tasks each node holds."""
+        """The number of running tasks by node id."""
         return await self._read(lambda transaction: dict(transaction.rows("running_by_node")))
 
-    # ------------------------------------------------------------ limits, servers, groups, orders
+    # ------------------------------------------------------------ groups
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, counted from their rows."""
+        """These groups, with their tasks counted."""
         return await self._read(groups.groups, ids)
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ queries
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
         """These tasks, live or final."""
@@ -227,7 +229,7 @@ class SqliteStore(BaseStore):
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Read the ends of tasks."""
+        """Open a reader of final events."""
 
         def look(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
             return self._read(final_events.look, position, states, kinds, limit)
@@ -238,15 +240,15 @@ class SqliteStore(BaseStore):
         return OrderedFinalEvents.after(look, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers by queue, kind and state."""
+        """Exact numbers of tasks by queue, kind and state."""
         return await self._read(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues with their numbers."""
+        """All queues with their counts."""
         return await self._read(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people."""
+        """Facts for people (`synergon doctor`)."""
         return await self._read(self._facts)
 
     def _facts(self, transaction: Transaction) -> dict[str, str]:
@@ -263,7 +265,7 @@ class SqliteStore(BaseStore):
 
 
 class WriterLeaseKeeper:
-    """Renews at the front of the writer's queue."""
+    """Renews leases at the front of the writer's queue."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -271,11 +273,11 @@ class WriterLeaseKeeper:
     async def renew(
         self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
     ) -> bool:
-        """Lease from now on; False: the row is gone."""
+        """Extend the lease of a node. False if it has no row."""
         return await self._writer.do(
             lambda transaction: nodes.renew(transaction, node_id, lease, published, is_stopping=is_stopping),
             urgent=True,
         )
 
     async def close(self) -> None:
-        """The writer belongs to the store."""
+        """Nothing to close: the writer thread belongs to the store."""

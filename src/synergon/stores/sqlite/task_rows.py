@@ -1,4 +1,4 @@
-"""Rows of live tasks and of the history: the primitives of `stores.session.TaskRows`."""
+"""Live tasks and the history, in the SQLite store: the primitives of `stores.session.TaskRows` with its statements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _OldTask(msgspec.Struct, frozen=True):
 
 
 class TaskRows:
-    """Tasks of one transaction, which nobody else changes meanwhile: SQLite has one writer at a time."""
+    """Implements `stores.session.TaskRows` for the SQLite store, which has one writer at a time."""
 
     __slots__ = ("_transaction",)
 
@@ -34,19 +34,19 @@ class TaskRows:
         self._transaction = transaction
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that run."""
+        """The running tasks with these ids."""
         return {task.id: task for task in self._transaction.typed(LiveTask, "running_tasks", as_json(ids))}
 
     async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Those of these tasks that are live."""
+        """The live tasks with these ids."""
         return {task.id: task for task in self._transaction.typed(LiveTask, "live_tasks", as_json(ids))}
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        """Those of these tasks that are in the history."""
+        """The tasks of the history with these ids."""
         return {task.id: task for task in self._transaction.typed(FinalTask, "final_tasks", as_json(ids))}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        """The last finished claims of these tasks, live or final."""
+        """The last finished claim of each of these tasks, live or final."""
         found = self._transaction.typed(FinishedClaim, "finished_claims", ids=as_json(ids))
         return {claim.id: claim for claim in found}
 
@@ -59,8 +59,8 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and count them: two statements for all of them, and one for each queue and
-        kind, because to start a statement costs more than its rows do."""
+        """Move live tasks to the history, and update the numbers of final tasks. Two statements for all tasks, and one
+        for each queue and kind, because starting a statement costs more than its rows."""
         transaction = self._transaction
         ended = [(task.id, _text(results.get(task.id))) for task in tasks]
         transaction.run("end", state.value, reason, by_owner, transaction.now, as_json(ended))
@@ -77,7 +77,7 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task back among those that wait or are ready; its new state."""
+        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
         now = self._transaction.now
         if delay is not None and delay > 0:
             state = State.SCHEDULED
@@ -97,7 +97,7 @@ class TaskRows:
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
     ) -> None:
-        """Give attempts back to a running task, count crashes, and replace its list of errors."""
+        """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         self._transaction.run("charge", attempts, crashes, None if errors is None else _encode(errors), task_id)
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
@@ -105,12 +105,12 @@ class TaskRows:
         self._transaction.run("set_errors", _encode(errors), task_id)
 
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        """Write progress and the overdue mark of a running attempt; False: the claim is no longer the current one."""
+        """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         encoded = None if progress is None else _encode(progress)
         return self._transaction.run("report", encoded, is_overdue, task_id, claim_no) == 1
 
     async def request_cancel(self, task_id: int) -> None:
-        """Mark a running task."""
+        """Mark a running task, so that its node cancels the attempt."""
         self._transaction.run("request_cancel", task_id)
 
     async def delete(self, task_id: int) -> None:
@@ -118,15 +118,15 @@ class TaskRows:
         self._transaction.run("delete_live", as_json([task_id]))
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a row of the history, and count it no longer."""
+        """Delete a task from the history, and update the number of final tasks."""
         self._transaction.run("delete_final", as_json([task.id]))
         self._transaction.run("untally", 1, task.queue, task.kind, task.state.value)
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete old rows of the history."""
+        """Delete the oldest tasks of the history that ended before the cutoff."""
         transaction = self._transaction
         old = transaction.typed(_OldTask, "old_tasks", state.value, transaction.now - age, limit)
-        for kind, moment in {task.kind: task.finished_at for task in old}.items():  # the last of each
+        for kind, moment in {task.kind: task.finished_at for task in old}.items():  # the last one of each kind
             transaction.run("note_pruned", state.value, kind, moment)
         transaction.run("delete_final", as_json(task.id for task in old))
         for (queue, kind), count in Counter((task.queue, task.kind) for task in old).items():
@@ -134,7 +134,8 @@ class TaskRows:
         return len(old)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a row of the history to the live tasks; its new state. None: a live task holds its key."""
+        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
+        key."""
         revived = self._transaction.typed(ChangedTask, "revive", self._transaction.now, task.id)
         if not revived:
             return None
@@ -146,13 +147,13 @@ class TaskRows:
         return [add(self._transaction, task) for task in tasks]
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
-        """Insert a task with a key. None: a live task holds the key."""
+        """Insert a task with a key. None if a live task holds the key."""
         if self._transaction.row("key_holder", task.kind, task.key) is not None:
             return None
         return add(self._transaction, task)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Replace a live task that does not run by a new one; its state."""
+        """Write a new task into the row of a live task that does not run. Returns its state."""
         return replace(self._transaction, holder.id, task)
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
@@ -166,7 +167,7 @@ class TaskRows:
         return {(holder.kind, holder.key): holder for holder in found}
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        """Change when a scheduled or ready task is due."""
+        """Change when a scheduled or ready task is due. None if it is in another state."""
         now = self._transaction.now
         due = run_at if run_at is not None else now + (delay or 0)
         changed = self._transaction.typed(ChangedTask, "reschedule", due=due, now=now, id=task_id)
@@ -178,7 +179,7 @@ class TaskRows:
         return changed[0] if changed else None
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Tasks whose time to start is over."""
+        """Expired tasks that are not ended yet, earliest expiry first."""
         return self._transaction.typed(LiveTask, "expired", self._transaction.now, limit)
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
@@ -186,13 +187,14 @@ class TaskRows:
         return self._transaction.typed(ChangedTask, "make_due_ready", self._transaction.now, limit)
 
     async def next_due_in(self) -> int | None:
-        """Microseconds until the next task is due or expires, or a server's back-off ends; None: never."""
+        """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
+        moment."""
         now = self._transaction.now
         (moment,) = self._transaction.row("next_due", now)
         return None if moment is None else max(moment - now, 0)
 
     async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        """Running tasks of these nodes, and of nodes that are not registered, in the order of ids."""
+        """Running tasks of these nodes, and of nodes that are not registered, by ascending id."""
         return self._transaction.typed(LiveTask, "orphans", as_json(dead), limit)
 
 

@@ -1,7 +1,7 @@
-"""A transaction for a running body: its own writes, its children and its success in one commit.
+"""A transaction for a running task function: commits its writes, its children and the success of its task together.
 
-SQLite has one writer at a time, so from the moment it is opened until the body returns everybody else's writes wait,
-the node's lease among them. That is why it may not be held for longer than it was opened for: then it is rolled back.
+SQLite has one writer at a time, so all other writes, including the renewal of the node's lease, wait while it is open.
+That is why it is rolled back when it is held for longer than the time it was opened for.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from synergon.stores.sqlite.session import Session
 LOCK_WAIT_SECONDS: Final = 10.0
 
 INTERRUPT_SECONDS: Final = 0.1
-"""How long a rollback waits for a statement of the body before it interrupts that."""
+"""How long a rollback waits for a statement of the task function before it interrupts the statement."""
 
 _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
-"""Threads of their own for those that end: others may be waiting for that very end on every other thread."""
+"""Separate threads for ending transactions: all other threads may be waiting for one to end."""
 
 
 class SqliteTaskTransaction:
-    """Opened when the body asks for it, ended when the body ends."""
+    """Opened when the task function asks for it, ended when the task function returns."""
 
     def __init__(
         self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
@@ -53,13 +53,14 @@ class SqliteTaskTransaction:
 
     @classmethod
     async def open(cls, path: Path, hold_seconds: float, on_end: Callable[[], None]) -> SqliteTaskTransaction:
-        """Wait for the write lock on a thread, so that the loop goes on; `on_end` may be called more than once."""
+        """Wait for the write lock on a thread, without blocking the event loop. `on_end` may be called more than
+        once."""
         loop = asyncio.get_running_loop()
         notify = partial(loop.call_soon_threadsafe, on_end)
         opening = loop.run_in_executor(None, cls._open, path, hold_seconds, notify)
         try:
             return await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on and may get the lock, which nobody wants any more
+        except asyncio.CancelledError:  # the thread goes on and may get the lock, which is then released
             opening.add_done_callback(cls._drop)
             raise
 
@@ -79,11 +80,11 @@ class SqliteTaskTransaction:
         return cls(connection, path, hold_seconds, on_end)
 
     async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Settle a success and commit; if it is none any more, roll back."""
+        """Apply a success and commit. Roll back if the claim is stale or the task is to be cancelled."""
         return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, fenced)
 
     async def rollback(self) -> None:
-        """Undo what the body wrote."""
+        """Undo the writes of the task function."""
         await asyncio.get_running_loop().run_in_executor(_endings, self._close)
 
     def _finish(self, fenced: FencedOutcome) -> Verdict:
@@ -102,20 +103,20 @@ class SqliteTaskTransaction:
             return verdict
 
     def connection_is_usable(self) -> bool:
-        """Whether the transaction is still the one that was opened for the body."""
+        """Whether the connection still has the transaction that was opened for the task function."""
         return self._is_open and not self._was_held_too_long and self._is_in_transaction()
 
     def _is_in_transaction(self) -> bool:
         try:
             return self.connection.in_transaction
-        except sqlite3.ProgrammingError:  # the body has closed it
+        except sqlite3.ProgrammingError:  # the task function has closed it
             return False
 
     def _why_unusable(self) -> str:
         if self._was_held_too_long:
             return (
-                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which keeps everybody else from "
-                "writing, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
+                f"ctx.transaction() was held for more than {self._hold_seconds:g} s, which blocks all other "
+                "writers, and was rolled back; do the slow part first, open it last, and enqueue with ctx.enqueue() "
                 "(another enqueue waits for this transaction to end)"
             )
         return "the task function committed, rolled back or closed ctx.transaction() itself; leave that to synergon"
@@ -127,8 +128,9 @@ class SqliteTaskTransaction:
         self._on_end()
 
     def _is_rolled_back(self) -> bool:
-        """Roll back, and keep the body from writing; False if an interrupt has stopped that too."""
-        # A statement at work keeps the connection to itself, so it is interrupted. Only where the rollback has to wait:
+        """Roll back, and prevent further writes of the task function. False if an interrupt has stopped the rollback,
+        too."""
+        # A running statement blocks the connection, so it is interrupted. Only if the rollback has to wait:
         # while a cursor is half read, an interrupt stops every other statement, the rollback among them.
         interrupt = threading.Timer(INTERRUPT_SECONDS, self._interrupt)
         interrupt.daemon = True
@@ -137,7 +139,7 @@ class SqliteTaskTransaction:
                 return True
             interrupt.start()
             try:
-                # Whatever the body writes after the rollback would be a commit of its own. The body runs on another
+                # What the task function writes after the rollback would be committed. It runs on another
                 # thread and may write between any two of these lines.
                 self.connection.execute("PRAGMA query_only = ON")
                 self.connection.execute("ROLLBACK")

@@ -1,9 +1,9 @@
-"""The two threads of a store: one that writes in group commits, one that reads beside it.
+"""The two threads of a SQLite store: one writes, in group commits; one reads concurrently.
 
-Promises: a writer's caller is answered after the commit that holds its work is on disk. Callers that ask at the same
-time share a commit. Work that fails is rolled back alone: its neighbours are run again without it and committed. Every
-caller is answered: no error ends the thread.
-Urgent work goes to the front. No call waits longer than `CALL_SECONDS` for a lock.
+The writer answers a caller after the commit with its work is on disk. Callers that wait at one time share a commit.
+Work that fails is rolled back alone: the other work of the group runs again without it and is committed. Every caller
+is answered, and no error ends the thread. Urgent work goes to the front of the queue. No call waits longer than
+`CALL_SECONDS` for a lock.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Result = TypeVar("Result")
 Work = Callable[[Transaction], Result]
 
 CALL_SECONDS: Final = 30.0
-"""How long a call may wait for a lock that somebody else holds."""
+"""How long a call may wait for a lock that another process holds."""
 
 BATCH: Final = 2000
-"""How many callers share one commit at the most."""
+"""The maximum number of callers that share one commit."""
 
 
 class _Job(Generic[Result]):
-    """One caller's work, and the future on the caller's own loop that waits for it."""
+    """The work of one caller, and the future on the caller's event loop that gets its result."""
 
     __slots__ = ("asked_at", "error", "future", "loop", "result", "work")
 
@@ -53,7 +53,7 @@ class _Job(Generic[Result]):
         self.error: BaseException | None = None
 
     def deliver(self) -> None:
-        if self.future.done():  # the caller was cancelled; the work is done all the same
+        if self.future.done():  # the caller was cancelled; its work is committed nevertheless
             return
         if self.error is not None:
             self.future.set_exception(self.error)
@@ -62,7 +62,7 @@ class _Job(Generic[Result]):
 
 
 class DatabaseThread:
-    """A thread that owns one connection and does jobs on it in order."""
+    """A thread that owns one connection and runs jobs on it in order."""
 
     def __init__(self, path: Path, name: str, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
         self._path = path
@@ -75,27 +75,27 @@ class DatabaseThread:
         self.connection = connect(path, lock_wait_seconds=lock_wait_seconds)
 
     def start(self) -> None:
-        """Begin to take jobs."""
+        """Start the thread."""
         self._thread.start()
 
     def do(self, work: Work[Result], *, urgent: bool = False) -> asyncio.Future[Result]:
-        """Run `work` on the thread; the future has what it returns, once that is durable."""
+        """Run `work` on the thread. The future gets its result after the commit."""
         if self._is_closing:
             raise NotConnected(f"the store {self._path} is closed")
-        if os.getpid() != self._pid:  # this thread was left behind in the parent
+        if os.getpid() != self._pid:  # after a fork the thread exists only in the parent
             raise NotConnected(f"the store {self._path} was opened before a fork; connect the engine after it")
         job = _Job(work)
         if urgent:
             self._jobs.appendleft(job)
         else:
             self._jobs.append(job)
-        if self._is_asleep:  # the first who comes wakes it, the others find it awake
+        if self._is_asleep:  # only the first caller has to wake it
             self._is_asleep = False
             self._wake.set()
         return job.future
 
     async def close(self) -> None:
-        """Finish what was asked, then end the thread and the connection."""
+        """Finish the queued jobs, then end the thread and close the connection."""
         self._is_closing = True
         self._wake.set()
         if self._thread.is_alive():
@@ -152,7 +152,7 @@ class DatabaseThread:
         for loop, its_jobs in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_deliver_each, its_jobs)
-            except RuntimeError:  # that loop is closed: nobody waits any more
+            except RuntimeError:  # the caller's event loop is closed
                 continue
 
 
@@ -162,7 +162,7 @@ class Reader(DatabaseThread):
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:
             try:
-                self._undo()  # in case the last one could not be ended
+                self._undo()  # in case the last transaction could not be ended
                 self.connection.execute("BEGIN")
                 self._attempt(job, Session(self.connection))
                 self._undo()
@@ -175,7 +175,7 @@ class Writer(DatabaseThread):
     """Writes in group commits."""
 
     def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name, lock_wait_seconds=0)  # it waits by itself, see `_begin`
+        super().__init__(path, name, lock_wait_seconds=0)  # `_begin` waits for the lock
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
@@ -195,7 +195,7 @@ class Writer(DatabaseThread):
         for job in jobs:
             self._attempt(job, transaction)
             after = transaction.changes
-            # Work that failed after it had changed something would leave half of itself in the others' commit;
+            # Work that failed after it had changed rows would leave a part of its changes in the group's commit;
             # and some errors (a full disk) make SQLite roll the whole transaction back by itself.
             is_spoiled = job.error is not None and (after != before or not self.connection.in_transaction)
             if is_spoiled and len(jobs) > 1:
@@ -208,10 +208,10 @@ class Writer(DatabaseThread):
         self.connection.execute("COMMIT")
 
     def _begin(self) -> None:
-        """Take the file's lock, or fail when it could not be had for `LOCK_WAIT_SECONDS`.
+        """Take the file's write lock, or raise after `LOCK_WAIT_SECONDS`.
 
-        SQLite's own waits grow to a tenth of a second at once, in which busy neighbours take the lock a hundred times
-        and leave this process next to nothing. These grow with what has been waited.
+        SQLite's own waits soon grow to 100 ms. In that time other busy processes take the lock many times, and this one
+        hardly ever gets it. The waits here start short and grow with the time already waited.
         """
         try:
             self.connection.execute("BEGIN IMMEDIATE")
@@ -228,7 +228,7 @@ class Writer(DatabaseThread):
                 self._fail([job], error)
 
     def _fail_or_requeue(self, jobs: list[_Job[Any]], error: Exception) -> None:
-        """A lock is worth waiting for, as long as the callers may wait; then the front of the queue goes first."""
+        """Fail the jobs that have waited too long for the lock, and put the others back at the front of the queue."""
         is_lock = primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
         tired = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
@@ -244,7 +244,7 @@ class Writer(DatabaseThread):
 
 
 class _Spoiled(Exception):
-    """A job failed half-way inside a group."""
+    """A job of a group failed after it had changed rows."""
 
 
 def _deliver_each(jobs: list[_Job[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""One transaction: a cursor, a moment, and the ids given in it."""
+"""One transaction of the SQLite store: runs statements, assigns ids, and has one moment of the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from synergon.stores.typed_rows import Row, row_reader
 SQL = statements("sqlite")
 
 ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
-"""Starting a statement costs more than a row of it does, and only statements that were seen before need no parsing."""
+"""A few fixed sizes: starting a statement costs more than a row, and only known statements need no parsing."""
 
 OVER: Final = -1
 """The remaining time of a lease that has ended."""
@@ -43,14 +43,14 @@ def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
 _INSERTS: Final = tuple(map(_inserts, Form))
 
 _readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {}
-"""What makes structs of rows, by type and statement: to ask a cursor for its columns takes longer than a row does."""
+"""Functions that convert rows to structs, by type and statement. Cached, because reading a cursor's columns is slow."""
 
 
 class Transaction:
-    """What a piece of work may use. Time stands still in it, and ids are given in order.
+    """A transaction as the rules and queries use it. Its clock does not advance, and ids ascend.
 
-    New tasks are kept back until something else is asked for or the transaction ends, so that callers who share a
-    commit share statements too.
+    New tasks are buffered until another statement runs or the transaction ends, so that callers who share a commit
+    share statements, too.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
-        self._cursor.row_factory = None  # the caller's connection may have one
+        self._cursor.row_factory = None  # the caller's connection may have a row factory
         self._changes = connection.total_changes
         self._now: int | None = None
         self._steady = 0
@@ -82,7 +82,7 @@ class Transaction:
 
     @property
     def now(self) -> int:
-        """The store's clock, the same throughout the transaction."""
+        """The store's clock, read once for the transaction."""
         if self._now is None:
             self._steady = steady_now()
             self._now, self._last_id = self._cursor.execute(SQL["now"], (BOOT_ID, self._steady)).fetchone()
@@ -90,11 +90,11 @@ class Transaction:
 
     @property
     def changes(self) -> int:
-        """A number that grows with everything that is written."""
+        """A number that grows with every changed row."""
         return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
-        """An id greater than every one given before."""
+        """A new id, greater than all before."""
         if self._now is None:
             _ = self.now
         self._last_id += 1
@@ -107,7 +107,7 @@ class Transaction:
         self._pending += 1
 
     def flush(self) -> None:
-        """Write what was kept back, and the clock and the ids if anything was written; called before the commit."""
+        """Write the buffered tasks, and the clock and the last id if anything was written. Called before the commit."""
         self._insert_tasks()
         if self._now is not None and self._connection.total_changes != self._changes:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
@@ -131,7 +131,7 @@ class Transaction:
                 start += values
 
     def rows(self, name: str, /, *parameters: Any, **named: Any) -> list[Any]:
-        """All rows of the named statement. One that uses a value twice has names for its parameters."""
+        """All rows of the named statement. A statement that uses a value twice has named parameters."""
         return self.select(SQL[name], parameters or named)
 
     def typed(self, row_type: type[Row], name: str, /, *parameters: Any, **named: Any) -> list[Row]:
@@ -139,7 +139,7 @@ class Transaction:
         return self.typed_select(row_type, SQL[name], parameters or named)
 
     def typed_select(self, row_type: type[Row], sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        """`typed` for a statement that was put together from checked parts."""
+        """`typed` for a statement that was composed of checked parts."""
         cursor = self._execute(sql, parameters)
         read = _readers.get((row_type, sql))
         if read is None:
@@ -148,7 +148,7 @@ class Transaction:
         return [read(row) for row in cursor]
 
     def ids(self, name: str, /, *parameters: Any, **named: Any) -> list[int]:
-        """The only column of the named statement: ids."""
+        """The ids in the only column of the named statement."""
         return [task_id for (task_id,) in self.select(SQL[name], parameters or named)]
 
     def row(self, name: str, /, *parameters: Any, **named: Any) -> Any:
@@ -156,22 +156,22 @@ class Transaction:
         return self._execute(SQL[name], parameters or named).fetchone()
 
     def run(self, name: str, /, *parameters: Any, **named: Any) -> int:
-        """Run the named statement; how many rows it changed."""
+        """Run the named statement. Returns how many rows it changed."""
         return self._execute(SQL[name], parameters or named).rowcount
 
     def run_each(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run the named statement once for each of these."""
+        """Run the named statement once for each set of parameters."""
         if rows:
             self._insert_tasks()
             self._cursor.executemany(SQL[name], rows)
 
     def declared(self, name: str, names: Iterable[str]) -> dict[str, str]:
-        """What the named statement finds for each of these names, without those that it does not find."""
+        """The value that the named statement finds for each of these names, without names that it does not find."""
         found = {name_: self.row(name, name_) for name_ in names}
         return {name_: row[0] for name_, row in found.items() if row is not None}
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
-        """All rows of a statement that was put together from checked parts."""
+        """All rows of a statement that was composed of checked parts."""
         return self._execute(sql, parameters).fetchall()
 
     def _execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> sqlite3.Cursor:
@@ -181,7 +181,7 @@ class Transaction:
 
 
 def steady_now() -> int:
-    """Microseconds of the host's clock that never steps, which every process of one boot shares."""
+    """Microseconds of the host's monotonic clock, which all processes of one boot share."""
     return time.monotonic_ns() // 1000
 
 
@@ -193,5 +193,5 @@ def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
 
 
 def as_json(values: Iterable[Any]) -> str:
-    """A list for `json_each`."""
+    """A list as JSON, for `json_each`."""
     return msgspec.json.encode(list(values)).decode()

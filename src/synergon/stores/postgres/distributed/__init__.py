@@ -1,1 +1,1 @@
-"""What differs on PostgreSQL-compatible distributed databases."""
+"""The distributed profile of the PostgreSQL store: what differs on PostgreSQL-compatible distributed databases."""

@@ -1,8 +1,9 @@
-"""Claims without stepping over locked rows: look, take what is still there, and look again for what others took.
+"""The fast path of the claim for databases that cannot skip locked rows: read candidates, take those that are still
+ready, and repeat for those that other claims have taken.
 
-The guard is in the statement that takes. Two claimers may look at the same tasks; the slower one gets fewer of them, or
-none, and looks again, so that it does not go idle beside ready work. How often is bounded: after that a sweep or a hint
-goes on. A row that somebody holds for long (a caller's own transaction may) is found by halving, and passed over.
+The statement that takes tasks guards their state. Two claims may read the same tasks; the later one gets fewer of them
+and reads again, so that a node does not stay idle beside ready tasks. The number of repetitions is bounded; after that
+a sweep or a hint continues. Rows that another transaction holds for long are found by bisection, and skipped.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from synergon.stores.postgres.session import Session
 
 LOOKS: Final = 8
 PATIENT_LOOKS: Final = 3
-"""Whoever holds a row is a claimer too, most likely, and gone at the next look; only then it is worth halving."""
+"""How often a claim just repeats before it bisects: most locks are those of other claims, and end soon."""
 PAUSE_SECONDS: Final = 0.01
 MOST_REJECTIONS: Final = 64
-"""How often a claim halves, whatever is held."""
+"""How many statements of one claim may fail on locked rows before it stops bisecting."""
 
 
 async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
-    """Take the first ready tasks in order, as many as the request has room for and others leave."""
+    """Claim the first ready tasks in order, as many as the request has slots for and other claims have not taken."""
     contest = _Contest(run, request)
     try:
         for number in range(LOOKS):
             if await contest.has_taken_what_it_saw(halves=number >= PATIENT_LOOKS):
                 break
     except StoreError:
-        if not contest.taken:  # what is taken is this node's, and nobody else would run it
+        if not contest.taken:  # the tasks taken so far belong to this node and must be run
             raise
     if contest.taken or contest.is_open:
         return AtOnce(in_order(request.kinds, contest.taken), frozenset() if contest.taken else contest.demanding)
@@ -45,7 +46,7 @@ async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
 
 
 class _Contest:
-    """One claim, over several looks."""
+    """One claim, over several repetitions."""
 
     def __init__(self, run: Run, request: ClaimRequest) -> None:
         self.taken: list[Any] = []
@@ -57,7 +58,7 @@ class _Contest:
         self._rejections = 0
 
     async def has_taken_what_it_saw(self, *, halves: bool) -> bool:
-        """Look and take once; False: others were quicker, and there may be more."""
+        """Read candidates and take them, once. False if other claims took some, so that more may be ready."""
         rows = await self._run(_look, self._rest(), sorted(self._held))
         self.is_open, self.demanding = rows[0]["is_open"], frozenset(rows[0]["demanding"])
         ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
@@ -69,7 +70,7 @@ class _Contest:
         return len(self.taken) - before == len(ids)
 
     def _rest(self) -> ClaimRequest:
-        """What there is still room for."""
+        """The request without the tasks that are already taken."""
         by_kind = Counter(row["kind"] for row in self.taken)
         kind_requests = tuple(
             replace(kind_request, count=kind_request.count - by_kind[kind_request.kind])

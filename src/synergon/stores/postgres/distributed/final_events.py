@@ -1,8 +1,9 @@
-"""The history by its clock, for databases that cannot tell which transactions are under way.
+"""Reads final events by their time, for databases that cannot tell which transactions are under way.
 
-A transaction may commit after others that wrote later moments. So a reading looks again at the last stretch of time,
-which is longer than any transaction of ours may take, and gives what has turned up there; what it has given, it
-remembers. Who goes on from a cursor begins as far back and is given that stretch again: at least once, instead of once.
+A transaction may commit after others that wrote later moments. So each read looks again at the last stretch of time,
+which is longer than any transaction of a store, and returns events that have appeared there since; it remembers which
+ones it has returned. A reader that resumes from a cursor starts that stretch earlier and gets its events again:
+delivery is at least once, not exactly once.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from synergon.stores.postgres.final_events import Run, event_of, pruned
 from synergon.stores.postgres.session import Session
 
 MARGIN_SECONDS: Final = 60.0
-"""How much longer the stretch is than a transaction may take: clocks differ, and nobody looks all the time."""
+"""How much longer the stretch is than the longest transaction, because clocks differ and reads are apart."""
 SHORT_SECONDS: Final = 2.0
-"""How far back every look goes: that far, clocks of several machines may well be apart."""
+"""How far back every read goes: the difference that the clocks of several machines may have."""
 LONG_LOOK_SECONDS: Final = 15.0
-"""How often the whole stretch is looked at."""
+"""How often the whole stretch is read."""
 
 _CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
 _LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
 
 
 class ClockFinalEvents:
-    """Gives each end once, as long as no commit is later than a call may take; what comes late is out of order."""
+    """Returns each event once, if no commit takes longer than a call may. Late events are out of order."""
 
     def __init__(
         self, run: Run, states: Collection[State], kinds: Collection[str] | None, stretch_seconds: float
@@ -43,7 +44,7 @@ class ClockFinalEvents:
         self._stretch = timedelta(seconds=stretch_seconds)
         self._position: tuple[datetime, int] = (EPOCH, 0)
         self._given: dict[tuple[int, datetime], None] = {}
-        """What was given of the stretch."""
+        """The events of the last stretch of time that were returned."""
         self._floor = Floor(None)
         self._looked_at = float("-inf")
 
@@ -51,7 +52,7 @@ class ClockFinalEvents:
     async def open(
         cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, call_seconds: float
     ) -> ClockFinalEvents:
-        """From behind a cursor, less the stretch of time in which more may turn up."""
+        """Open a reader after a cursor, less the stretch of time in which more events may appear."""
         reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
         if after == NOW:
             now = await run(_now)
@@ -68,7 +69,7 @@ class ClockFinalEvents:
         return reading
 
     async def read(self, limit: int) -> list[Event]:
-        """The next ends."""
+        """Read the next events."""
         gone, rows = await self._run(_page, self._states, self._kinds, *self._position, limit)
         self._floor.check(gone, from_datetime(self._position[0]))
         late = await self._late(limit) if len(rows) < limit else []
@@ -80,7 +81,8 @@ class ClockFinalEvents:
         return [event_of(row, self._cursor(row)) for row in late + new]
 
     async def _late(self, limit: int) -> list[Any]:
-        """What has turned up in the part that was read already; what is beyond the limit is found again."""
+        """Events that have appeared in the stretch that was read before. Those beyond the limit are found by the next
+        read."""
         is_long = time.monotonic() - self._looked_at > LONG_LOOK_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
         since, until = max(self._position[0], EPOCH + back) - back, self._position[0]

@@ -1,6 +1,6 @@
 -- name: ready_groups
--- Whether the node is cordoned (NULL: it has no lease), and the ready groups of these kinds, by jumping from one set of
--- requirements to the next in the index. Commands come from every queue. Nothing is locked.
+-- Whether the node is cordoned (NULL: it has no lease), and the ready groups of these kinds, by a loose index scan over
+-- requirements. Commands come from every queue. Locks nothing.
 WITH RECURSIVE ready_group (kind, queue, requirements) AS (
     SELECT asked.kind, queue.name, (
         SELECT requirements FROM {schema}.task
@@ -25,8 +25,8 @@ LEFT JOIN (
 LEFT JOIN (SELECT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: first_ready
--- The first tasks of ready groups, in open queues; without locks. $6: how long a task has to be due before capacity is
--- reserved for it; $7: by which node. If $9, also what running tasks hold.
+-- The first tasks of ready groups, in queues that are not paused. Locks nothing. $6: how long a task must have been due
+-- before capacity is reserved for it; $7: the node. If $9 is set, also the permits of running tasks.
 WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.queue, asked.requirements, asked.count
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
@@ -57,7 +57,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN serve
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: ready_among
--- Those of the given tasks that are ready, in open queues; without locks.
+-- The ready tasks of a list, in queues that are not paused. Locks nothing.
 SELECT id, priority, kind, queue, requirements, target, server, attempts,
     coalesce(run_at + $4::bigint * interval '1 microsecond' <= now(), false)
         AND (
@@ -74,9 +74,9 @@ WHERE id = ANY ($1) AND state || '' = 'ready' AND id <> ALL ($3::bigint[])
     AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
 
 -- name: ready_commands
--- Commands are for a provider, not for a queue. Those for a server that is not among the open ones, which are $4
--- (provider) and $5 (address), are not even looked at. If there are none of a kind, its servers are not gone through.
--- The state is written so that no index but theirs will do.
+-- Commands belong to a provider, not to a queue. $4 (provider) and $5 (address) are the servers with a free permit;
+-- commands for other servers are not read. If a kind has no command, its servers are not searched. The condition on the
+-- state is written so that only the index of commands matches it.
 SELECT found.id, 0 AS priority, asked.kind, found.queue, found.requirements, found.target, found.server, found.attempts,
     coalesce(found.run_at + $7::bigint * interval '1 microsecond' <= now(), false)
         AND (
@@ -112,10 +112,9 @@ FROM unnest($1::text[], $2::text[]) AS asked (kind, provider) CROSS JOIN LATERAL
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 
 -- name: take
--- Asked again, because the look was a statement of its own; a row that somebody else holds is passed over, and one that
--- demands something else by now. The ids are sorted, and each finds its place among them by halving. A join of two
--- short lists, as the planner sees them before it knows how long they are, would go through all of one for each of the
--- other.
+-- Checks again what an earlier statement has read. Skips rows that are locked, and those whose requirements have changed.
+-- The ids are sorted, and each row finds its permits by binary search in the array. The planner, which does not know the
+-- length of the arrays, would join them with a nested loop instead.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
@@ -137,8 +136,7 @@ RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NUL
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
 -- name: reserve
--- Unless another live node has reserved capacity for the task, or it requires something else by now ($4) or is in
--- another queue ($5).
+-- Not if another live node has reserved capacity for the task, or its requirements ($4) or queue ($5) have changed.
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -163,7 +161,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: requirement_texts
--- What the ready tasks of a kind requirements, in open queues.
+-- The requirements of the ready tasks of a kind, in queues that are not paused.
 WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
@@ -214,7 +212,7 @@ SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
 WHERE id = $1 AND state || '' IN ('ready', 'waiting')
 
 -- name: ahead_ready
--- How many ready tasks of a kind are before a place: the first of every lane, and of these the better ones.
+-- How many ready tasks of a kind precede a position: reads the first tasks of every ready group and counts the earlier.
 WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
@@ -255,7 +253,7 @@ SELECT count(*) FROM (
 ) AS before
 
 -- name: ahead_after_groups
--- Among those who wait for a group, which no index has in order; it is asked for people.
+-- Among tasks that wait for a group. No index has them in order; only people ask for this.
 SELECT count(*) FROM (
     SELECT 1 FROM {schema}.task
     WHERE after_group IS NOT NULL AND kind = $1 AND limit_key IS NOT DISTINCT FROM $2

@@ -2,10 +2,9 @@
 SELECT pg_current_snapshot()::text
 
 -- name: endings
--- $1: transactions that had not ended when the reading last came by; $2, $3: behind this place; $4, $5: up to a later
--- snapshot, without the transactions that were under way then. Successes, which have no reason, have an index of
--- their own. Which states are wanted is for whoever asks to tell: a rare one would have to be looked for in all the rest
--- at once.
+-- $1: transactions that were under way in the last snapshot; $2, $3: after this position; $4, $5: up to a later snapshot,
+-- without the transactions that were under way then. Successes have no reason, and an index of their own. The caller
+-- filters by state: to find a rare state here would mean to scan all other rows in one statement.
 SELECT * FROM (
     (
         SELECT {event}, ended_in::text::bigint AS number

@@ -9,7 +9,7 @@ SELECT DISTINCT kind FROM {schema}.task WHERE after_group = ANY ($1) AND limit_k
 SELECT id FROM {schema}.task_group WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: join_groups
--- Other transactions that join may hold it too, one that ends it may not.
+-- A shared lock: other transactions may add tasks to the group, but none may end it.
 SELECT id FROM {schema}.task_group WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE
 
 -- name: open_groups
@@ -44,7 +44,7 @@ SELECT group_id, state, count(*) FROM {schema}.history WHERE group_id = ANY ($1)
 SELECT id FROM {schema}.task WHERE group_id = $1 ORDER BY id
 
 -- name: prune_groups
--- Groups that have ended, of which nothing is left.
+-- Groups that have ended and have no task left.
 DELETE FROM {schema}.task_group WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.task_group AS ended
     WHERE ended_at IS NOT NULL AND ended_at < now() - $1::bigint * interval '1 microsecond'

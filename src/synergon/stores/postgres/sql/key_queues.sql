@@ -1,22 +1,21 @@
 -- name: lock_limits
--- A transaction that waits here sees what the previous holder wrote: whatever it counts, it counts by later statements.
+-- A transaction that has waited here counts with later statements, and so sees what the previous holder wrote.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
 
 -- name: lock_key_queues
--- All of them.
+-- All limits of key queues.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
 
 -- name: find_no_limit
--- Other transactions that find none may hold it too, one that makes a limit may not.
+-- A shared lock: other transactions may find no limit too, but none may create one.
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR KEY SHARE
 
 -- name: make_limit
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR UPDATE
 
 -- name: key_queue_counts
--- Here and below the states stand in a table, because the planner likes to walk through the index of all tasks that are
--- ready or running when it believes that there are few. Positions are JSON, because not every database has arrays of
--- arrays.
+-- Here and below the states are in a table: with constants the planner may scan the index of all ready or running tasks
+-- if its statistics say that there are few. Positions are JSON, because not every database has arrays of arrays.
 WITH paused AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
 ),
@@ -83,7 +82,7 @@ WHERE task.id <> ALL (ARRAY(
 ))
 
 -- name: demote
--- A task whose row is locked is being claimed, and keeps its place.
+-- A task whose row is locked is being claimed, and stays ready.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE SKIP LOCKED
@@ -98,7 +97,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 RETURNING id
 
 -- name: promote_all
--- OFFSET 0 keeps the search by key queue, one after the other.
+-- OFFSET 0 makes the planner search one key queue after the other.
 UPDATE {schema}.task SET state = 'ready'
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -114,7 +113,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: key_queues_of_kind
--- By jumping from one key queue to the next in the index.
+-- A loose index scan: jumps from one key queue to the next.
 WITH RECURSIVE key_queue (limit_key) AS (
     (
         SELECT limit_key FROM {schema}.task
@@ -140,8 +139,8 @@ SELECT DISTINCT kind, limit_key FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'waiting') AND queue = $1
 
 -- name: key_queue_rates
--- All by the clock of now. The index of due moments is the only one that says `state || ''`, here and below: with
--- another the planner would walk through all tasks that are due, of any key queue, when its statistics are outdated.
+-- All by the current time. Only the index of due moments has `state || ''`, here and below: with another index the
+-- planner would scan the due tasks of all key queues if its statistics are outdated.
 SELECT
     key_queue.kind, key_queue.limit_key, statement_timestamp() AS now, rate.next_at,
     coalesce(first.run_at <= statement_timestamp(), false) AS is_due, following.run_at AS next_scheduled
@@ -195,7 +194,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 
 -- name: prune_rates
--- The condition stands twice: a task may have started between the search and the removal.
+-- The condition is repeated, because a task may have started since the search.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED

@@ -2,7 +2,7 @@
 SELECT name, declared FROM {schema}.task_limit WHERE name = ANY ($1)
 
 -- name: declare_limit
--- Two transactions that declare this at once change it once.
+-- Of two transactions that declare this at once, one changes it.
 INSERT INTO {schema}.task_limit (name, declared, value, every, burst) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE
 SET declared = excluded.declared, value = excluded.value, every = excluded.every, burst = excluded.burst
@@ -15,7 +15,7 @@ UPDATE {schema}.task_limit SET value = $2 WHERE name = $1
 SELECT name, value, every, burst FROM {schema}.task_limit ORDER BY name
 
 -- name: prefixes
--- The names that may cover servers.
+-- The names of limits that may cover servers.
 SELECT name FROM {schema}.task_limit WHERE value IS NOT NULL AND name NOT LIKE 'key:%' AND name NOT LIKE 'kind:%'
 
 -- name: held_permits

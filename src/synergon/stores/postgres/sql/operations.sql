@@ -1,12 +1,12 @@
 -- name: bonds
--- The lines and groups of these tasks, live or final, for those who lock them first.
+-- The key queues and groups of these tasks, live or final, which the caller locks next.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY ($1)
 UNION
 SELECT kind, limit_key, group_id, NULL FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: prune
--- What was restored from another server may be ahead of the count of this one; that nobody has read such a thing says
--- nothing about what is to come, so it is told as nothing.
+-- A history that was restored from another server may have numbers above this server's transaction count. They say
+-- nothing about later transactions, so they are reported as 0.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE state = $1 AND state <> 'succeeded' AND finished_at < now() - $2::bigint * interval '1 microsecond'
@@ -17,10 +17,10 @@ RETURNING queue, kind, CASE
 END AS ended_no
 
 -- name: prune_succeeded
--- They are looked at in the order of the transactions that ended them. It is not quite that of their ages: what took
--- long to commit is younger than it seems, so more are looked at than are taken, for else a few of those would hold up
--- all the rest. What ended by a clock that was put back since then is passed over; and so that a history which was
--- restored on another server does not wait for its count of transactions, what is ahead of that is looked at, too.
+-- Reads tasks in the order of the transactions that ended them, which is nearly the order of their ages. A task of a
+-- long transaction is younger than its number suggests, so more rows are read than are deleted: otherwise a few such
+-- tasks would block all others. Tasks with an end in the future (the clock was set back) are skipped. Numbers above this
+-- server's transaction count are read too, because a history that was restored on another server has them.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
@@ -52,11 +52,11 @@ UPDATE {schema}.queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT 
 SELECT name, paused_at FROM {schema}.queue ORDER BY name
 
 -- name: allow_reading_all
--- Who counts reads everything, and a sequential scan is the cheapest way.
+-- Counting reads all rows, and a sequential scan is the cheapest way.
 SET LOCAL enable_seqscan = on
 
 -- name: plan_by_value
--- Lists are asked for in many ways, and which plan is right depends on what is asked for.
+-- Filters differ from call to call, and the right plan depends on them.
 SET LOCAL plan_cache_mode = auto
 
 -- name: counts

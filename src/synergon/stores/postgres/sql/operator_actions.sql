@@ -23,7 +23,7 @@ UPDATE {schema}.node SET cordoned_at = coalesce(cordoned_at, now()) WHERE id = $
 UPDATE {schema}.node SET cordoned_at = NULL WHERE id = $1
 
 -- name: prune_audit
--- Ids grow with time, so that the oldest are found without looking at the others.
+-- Ids grow with time, so the oldest actions are found without reading the others.
 DELETE FROM {schema}.audit_log WHERE id = ANY (ARRAY(
     SELECT id FROM (SELECT id, requested_at FROM {schema}.audit_log ORDER BY id LIMIT $2) AS oldest
     WHERE requested_at < now() - $1::bigint * interval '1 microsecond'

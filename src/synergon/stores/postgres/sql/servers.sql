@@ -12,7 +12,7 @@ WHERE provider.declared <> excluded.declared
 SELECT name FROM {schema}.provider WHERE name = $1 FOR UPDATE
 
 -- name: add_servers
--- One that stays keeps its health.
+-- A server that remains in the pool retains its health.
 INSERT INTO {schema}.server (provider, address, capacity)
 SELECT $1, address, capacity FROM unnest($2::text[], $3::bigint[]) AS new (address, capacity) ORDER BY address
 ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
@@ -45,7 +45,7 @@ SELECT provider, server AS address, count(*) AS count FROM {schema}.task
 WHERE slot IS NOT NULL GROUP BY provider, server
 
 -- name: unwell_servers
--- Servers for which a success is news.
+-- Servers that are not healthy, so that a success changes their row.
 SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
 WHERE failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL

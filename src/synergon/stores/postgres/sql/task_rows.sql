@@ -13,7 +13,7 @@ UNION ALL
 SELECT id, finished_no, state, kind FROM {schema}.task WHERE id = ANY ($1) AND finished_no IS NOT NULL
 
 -- name: end
--- Moves rows to the history. Which ids, and with what, are parallel arrays, in the order of ids.
+-- Moves rows to the history. Ids and results are parallel arrays, by ascending id.
 WITH ended AS (
     DELETE FROM {schema}.task WHERE id = ANY ($1) RETURNING *
 )
@@ -30,7 +30,7 @@ SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::tex
 ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 
 -- name: release
--- It holds no permit any more; its server stays, as the last one.
+-- The task no longer holds permits; its server remains as the last one.
 UPDATE {schema}.task
 SET state = CASE
         WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'

@@ -119,12 +119,12 @@ WHERE id = $1 AND state <> 'running'
 RETURNING state
 
 -- name: claim
--- One index probe per kind and open queue, and one more for ready tasks that require something of their own: if there are
--- any, nothing is taken, and it is told of which kinds they are. Tasks that nobody asked for are never looked at. The
--- guard is the state in the UPDATE; skipping locked rows only keeps claimers out of each other's way. A statement may see
--- a task that was stored after its own moment: nothing has started before it was there.
--- Here and below, where rows are named by id, `state || ''` keeps the planner from walking through a partial index of
--- all rows in that state, which it likes to do when it believes that there are few.
+-- One index probe per kind and queue that is not paused, and one more for ready tasks with requirements of their own: if
+-- there are any, nothing is taken, and their kinds are returned. Tasks that were not requested are never read. The
+-- condition on the state in the UPDATE is the guard; SKIP LOCKED only keeps claims from waiting for each other. A
+-- statement may see a task that was stored after the statement's time, so the start is never before the creation.
+-- Here and below, where rows are named by id, `state || ''` keeps the planner from scanning a partial index of all rows
+-- in that state when its statistics say that there are few.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
@@ -174,9 +174,9 @@ SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding)
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: claim_kind
--- The same for tasks of one kind, which is what a node asks for that was told of a task: the time that such a statement
--- takes goes to its parts, and these are half as many. Where something stands against it nothing comes back: a lease that
--- is over, a node that is cordoned, ready tasks that require something of their own. `claim` tells which.
+-- `claim` for tasks of one kind, as a node requests them after a hint. The cost is per plan node, and this has half as
+-- many. Returns nothing if the lease has ended, the node is cordoned, or ready tasks have requirements of their own;
+-- `claim` tells which.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
@@ -209,9 +209,9 @@ RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NUL
         AS protected_for, priority
 
 -- name: claim_more
--- The same where there is more than is asked for, of every kind as many as of all together: no CTE keeps the rows, and
--- none is counted, which saves a seventh of the time. Nothing comes back where something stands against it, too: a lease
--- that is over, a node that is cordoned, ready tasks that require something of their own. `claim` tells which.
+-- `claim` where more tasks are ready than requested, and each kind may supply all of them: without a CTE and without
+-- counting, which saves a seventh of the time. Returns nothing if the lease has ended, the node is cordoned, or ready
+-- tasks have requirements of their own; `claim` tells which.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
@@ -249,9 +249,9 @@ RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NUL
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: succeed
--- Plain successes in one step: those that still run under these claims, that nobody wants cancelled, that are in no
--- group or line, and whose server was well anyway. The ids are sorted, and the rows are locked in that order, because the
--- index is read in it; so are the rows that count. $2 and $3: one claim and one result for each, or one for all.
+-- Applies plain successes: tasks that run under these claims, without a cancel request, group or key queue, on a healthy
+-- server. The ids are sorted, and the index is read in that order, so rows are locked by ascending id; so are the rows of
+-- the counts. $2 and $3: one claim number and one result for each task, or one for all.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'
@@ -283,7 +283,7 @@ SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
 
 -- name: due_bonds
--- The lines and groups of tasks that are due or have expired, for those who lock them first.
+-- The key queues and groups of tasks that are due or have expired, which the caller locks next.
 SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task
     WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1

@@ -1,28 +1,28 @@
--- Live tasks. A task is in exactly one of the two tables below: its state and its due time stand in its one row.
+-- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE synergon_task (
     id               INTEGER PRIMARY KEY,
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
-    -- Not IN: SQLite makes a table of a list, anew in every statement that writes a row.
+    -- Without IN: SQLite builds a temporary table for such a list in every statement that writes a row.
     state            TEXT    NOT NULL
         CHECK (state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'waiting'),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
-    limit_key        TEXT,    -- the line of its kind that it stands in
-    group_id         INTEGER, -- the group that has not ended before it has
+    limit_key        TEXT,    -- its key queue
+    group_id         INTEGER, -- the group that it belongs to
     after_group      INTEGER, -- the group whose end it waits for
     is_command       INTEGER NOT NULL DEFAULT 0 CHECK (is_command IN (0, 1)),
-    target           TEXT,    -- the one server that will do
+    target           TEXT,    -- the only server that may run it
     provider         TEXT,
-    server           TEXT,    -- the last one that it was given
+    server           TEXT,    -- the server of its last attempt
     slot             INTEGER,
-    holds            TEXT,    -- the names of the limits that it has a place in, one per line
+    holds            TEXT,    -- the names of the limits whose permits it holds, one per line
     payload          BLOB    NOT NULL,
     attempts         INTEGER NOT NULL DEFAULT 0,
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL DEFAULT 0,
     claim_no         INTEGER NOT NULL DEFAULT 0,
-    finished_no       INTEGER, -- the last claim whose owner settled it
+    finished_no       INTEGER, -- the last claim for which an outcome was applied
     node_id          TEXT,
     key              TEXT,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
@@ -35,11 +35,11 @@ CREATE TABLE synergon_task (
     meta             BLOB,
     progress         BLOB,
     errors           BLOB,
-    origin           TEXT, -- the engine that is told of the end
-    requirements           TEXT    NOT NULL DEFAULT '', -- of the node that runs it; empty: what its kind says there
-    reserved_by          TEXT,    -- the node that keeps room for it
+    origin           TEXT, -- the engine that gets its result
+    requirements           TEXT    NOT NULL DEFAULT '', -- empty: those of its kind, on the node that claims it
+    reserved_by          TEXT,    -- the node that reserves capacity for it
     reserved_until       INTEGER,
-    protected_until     INTEGER, -- it is not asked to yield before
+    protected_until     INTEGER, -- no preemption before this moment
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK ((reserved_by IS NULL) = (reserved_until IS NULL)),
     CHECK (reserved_by IS NULL OR state = 'ready'),
@@ -48,19 +48,19 @@ CREATE TABLE synergon_task (
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 );
--- Ready tasks that have the same requirements stand together: what a node cannot run is passed over in one step.
+-- Ready groups are contiguous in this index: a group that a node cannot run is skipped in one step.
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
 CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
--- Lines, with all that it takes to put them in order without a look at the rows; and the moments at which one of a line
--- may come back. The state comes before the key, so that the few that are ready or running share pages.
+-- Key queues, with all columns that balancing them needs, so that no rows are read; and the moments at which a task of one
+-- becomes due. The state precedes the key, so that the few ready or running tasks share pages.
 CREATE INDEX synergon_task_key_queue ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX synergon_task_deferred ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';
--- What running tasks hold, read without their rows; and no two of them have the same place on a server.
+-- The permits of running tasks, read without their rows; no two tasks have one slot of a server.
 CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX synergon_task_server_slot ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
@@ -68,7 +68,7 @@ CREATE INDEX synergon_task_target ON synergon_task (kind, target, id) WHERE is_c
 CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHERE after_group IS NOT NULL;
 
--- Ended tasks.
+-- The history: final tasks.
 CREATE TABLE synergon_history (
     id               INTEGER PRIMARY KEY,
     kind             TEXT    NOT NULL,
@@ -109,7 +109,7 @@ CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
 
--- How many ended tasks there are: written in the transaction that ends or forgets them, so that counting is cheap.
+-- The numbers of final tasks, updated in the transaction that ends or deletes them, so that counting is cheap.
 CREATE TABLE synergon_tally (
     queue TEXT    NOT NULL,
     kind  TEXT    NOT NULL,
@@ -123,7 +123,7 @@ CREATE TABLE synergon_queue (
     paused_at INTEGER
 ) WITHOUT ROWID;
 
--- Limits, with the JSON of what the code said last: only what it says otherwise changes anything.
+-- Limits, with their last declaration as JSON: a declaration that equals it changes nothing.
 CREATE TABLE synergon_limit (
     name     TEXT PRIMARY KEY,
     declared TEXT    NOT NULL,
@@ -133,7 +133,7 @@ CREATE TABLE synergon_limit (
     CHECK ((every IS NULL) = (burst IS NULL))
 ) WITHOUT ROWID;
 
--- When the next start of a line would be on time. A moment that is past means the same as no row.
+-- Rates of key queues: when the next start is on time. A moment in the past is equivalent to no row.
 CREATE TABLE synergon_rate (
     kind      TEXT    NOT NULL,
     limit_key TEXT    NOT NULL,
@@ -154,8 +154,8 @@ CREATE TABLE synergon_server (
     provider      TEXT    NOT NULL,
     address       TEXT    NOT NULL,
     capacity      INTEGER CHECK (capacity >= 0),
-    failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0), -- in a row
-    backoffs         INTEGER NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- without a success since
+    failures      INTEGER NOT NULL DEFAULT 0 CHECK (failures >= 0), -- failures in a row
+    backoffs         INTEGER NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- back-offs since the last success
     backs_off_until INTEGER,
     PRIMARY KEY (provider, address)
 ) WITHOUT ROWID;
@@ -170,7 +170,7 @@ CREATE TABLE synergon_group (
 );
 CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
 
--- What people told the engine to do. `node_id`: the node that carries it out; the store does the others itself.
+-- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
 CREATE TABLE synergon_order (
     id         INTEGER PRIMARY KEY,
     verb       TEXT    NOT NULL,
@@ -200,13 +200,13 @@ CREATE TABLE synergon_node (
     -- Microseconds of the host's monotonic clock since its boot: a wall clock that steps expires no lease.
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
-    cordoned_at   INTEGER, -- it may claim nothing
-    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it was told to stop: its death charges nothing
-    published     BLOB    NOT NULL, -- what it says of itself
-    published_at  INTEGER NOT NULL  -- by the same clock as leases
+    cordoned_at   INTEGER, -- cordoned: it may claim nothing
+    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it stops: its death charges its tasks no crash
+    published     BLOB    NOT NULL, -- the status of the node
+    published_at  INTEGER NOT NULL  -- by the clock of leases
 ) WITHOUT ROWID;
 
--- How far ended tasks of each kind were pruned: when the last of them had ended.
+-- How far final tasks of each kind were pruned: when the last of them had ended.
 CREATE TABLE synergon_pruned (
     state  TEXT    NOT NULL,
     kind   TEXT    NOT NULL,
@@ -214,8 +214,8 @@ CREATE TABLE synergon_pruned (
     PRIMARY KEY (state, kind)
 ) WITHOUT ROWID;
 
--- One row: the last id that was given, and the latest moment that was written, by the host's clock and by the one that
--- counts from its boot.
+-- One row: the last id that was assigned, and the latest moment that was written, by the host's wall clock and by its
+-- monotonic clock.
 CREATE TABLE synergon_sequence (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     last_id INTEGER NOT NULL,

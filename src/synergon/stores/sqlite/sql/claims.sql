@@ -3,7 +3,7 @@
 SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
 
 -- name: groups_of_kind
--- The ready groups of a kind, by jumping from one to the next in the index.
+-- The ready groups of a kind, by a loose index scan: jumps from one to the next.
 WITH RECURSIVE ready_queue (queue) AS (
     SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
     UNION ALL
@@ -39,7 +39,7 @@ ORDER BY priority DESC, id
 LIMIT ?
 
 -- name: wanted_servers
--- The servers that commands of a kind are for, NULL if any will do; one step of the index for each.
+-- The target servers of the commands of a kind, NULL for any server; one index step for each.
 WITH RECURSIVE wanted (target) AS (
     SELECT min(target) FROM synergon_task
     WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NOT NULL
@@ -64,7 +64,7 @@ ORDER BY id
 LIMIT ?
 
 -- name: ready_among
--- Those of these tasks that are ready, in open queues.
+-- The ready tasks of a list, in queues that are not paused.
 SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
@@ -77,11 +77,11 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: limit_values
--- What running tasks are counted against. Lines have limits of their own.
+-- The limits whose permits running tasks hold. Limits of key queues are not among them.
 SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
 
 -- name: running_permits
--- Without a slot the server is only the last one.
+-- Without a slot the server is that of the last attempt, and holds no permit.
 SELECT holds AS limits, provider, iif(slot IS NULL, NULL, server) AS server, slot FROM synergon_task WHERE holds IS NOT NULL
 
 -- name: take
@@ -115,7 +115,7 @@ UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? 
 SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
 
 -- name: ahead_in_ready_group
--- How many ready tasks of a lane go before this place; each half is counted up to the limit only.
+-- How many ready tasks of a ready group precede this position; each half is counted up to the limit only.
 SELECT
     (
         SELECT count(*) FROM (
@@ -133,7 +133,7 @@ SELECT
     )
 
 -- name: ahead_in_key_queue
--- The same for those of a line that are in one state.
+-- How many tasks of a key queue in one state precede this position.
 SELECT
     (
         SELECT count(*) FROM (
@@ -152,7 +152,7 @@ SELECT
     )
 
 -- name: ahead_of_waiting
--- The same for all of a kind that wait, be it in lines or for groups.
+-- How many waiting tasks of a kind, in key queues or for groups, precede this position.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
     WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL

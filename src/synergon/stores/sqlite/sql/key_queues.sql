@@ -3,7 +3,7 @@ SELECT value, every, burst FROM synergon_limit WHERE name = 'key:' || ?
 
 -- name: key_queue_counts
 -- {names} is a list of pairs of parameters in brackets, kind and limit key. The last parameter is how many waiting tasks
--- are read of each. `+` keeps SQLite from looking for ready tasks by queue.
+-- of each are read. `+` keeps SQLite from using the index by queue for ready tasks.
 WITH key_queue (kind, limit_key) AS (VALUES {names})
 SELECT
     key_queue.kind AS kind,
@@ -82,7 +82,7 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: key_queues_of_kind
--- By jumping from one key queue to the next in the index.
+-- A loose index scan: jumps from one key queue to the next.
 WITH RECURSIVE found (state, limit_key) AS (
     SELECT start.state, (
         SELECT min(task.limit_key) FROM synergon_task AS task

@@ -11,7 +11,7 @@ INSERT INTO synergon_node (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: renew
--- What a node says of itself goes with its heartbeat; if it says nothing, what it said stands.
+-- A renewal also writes the status of the node; NULL leaves the last status unchanged.
 UPDATE synergon_node
 SET leased_until = :leased_until, lease = :lease, published = coalesce(:published, published),
     published_at = CASE WHEN :published IS NULL THEN published_at ELSE :now END, is_stopping = is_stopping OR :is_stopping

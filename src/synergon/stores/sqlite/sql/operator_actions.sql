@@ -13,7 +13,7 @@ SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM synerg
 WHERE node_id = ? AND done_at IS NULL ORDER BY id LIMIT ?
 
 -- name: prune_audit
--- Ids grow with time, so that the oldest are found without looking at the others.
+-- Ids grow with time, so the oldest actions are found without reading the others.
 DELETE FROM synergon_order WHERE id IN (
     SELECT id FROM (SELECT id, requested_at FROM synergon_order ORDER BY id LIMIT ?) WHERE requested_at < ?
 )

@@ -8,7 +8,7 @@ SET declared = excluded.declared, backoff_after = excluded.backoff_after, backof
     backoff_cap = excluded.backoff_cap
 
 -- name: add_server
--- One that stays keeps its health.
+-- A server that remains in the pool retains its health.
 INSERT INTO synergon_server (provider, address, capacity) VALUES (?, ?, ?)
 ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 

@@ -37,7 +37,7 @@ ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
 UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
 
 -- name: release
--- It holds no permit any more; its server stays, as the last one.
+-- The task no longer holds permits; its server remains as the last one.
 UPDATE synergon_task
 SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
     overdue = 0, holds = NULL, slot = NULL, finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,

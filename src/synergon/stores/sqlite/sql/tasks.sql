@@ -1,7 +1,7 @@
 -- name: now
--- The host's clock in whole milliseconds, and never less than what was written before. If the host's clock has stepped
--- back, time goes on from there by the clock that does not step, a little slower, until the host has caught up. No two
--- commits have the same moment: by their moments, ended tasks are in the order of commits.
+-- The host's clock in whole milliseconds, and never less than the last written moment. If the host's clock has stepped
+-- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. No two commits have
+-- one moment, so the moments of final tasks are in commit order.
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,

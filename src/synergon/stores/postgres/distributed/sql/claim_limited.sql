@@ -25,8 +25,8 @@ LEFT JOIN (
 LEFT JOIN (SELECT DISTINCT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: first_ready
--- The heads of every shard. LIMIT is a parameter and no expression of the group, which not every planner takes: a claim
--- that wants one task of some groups and many of others asks twice.
+-- The first tasks of every shard. LIMIT is a parameter and not an expression over the group, which not every planner
+-- supports: a claim that wants one task of some groups and many of others runs the statement twice.
 WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.queue, asked.requirements, asked.count, shard.number AS shard
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
@@ -58,7 +58,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN serve
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: take
--- A row that somebody holds is an error at once instead of a wait without end.
+-- NOWAIT: a locked row is an error, instead of a wait without end.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
@@ -104,7 +104,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: lock_ready
--- Whether somebody holds it.
+-- Whether another transaction has locked the row.
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
 
 -- name: requirement_texts

@@ -6,7 +6,7 @@ FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (task_id, re
 WHERE id = ANY ($1)
 
 -- name: remove_ended
--- The second step.
+-- The second step: deletes the copied rows.
 DELETE FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: make_due_ready

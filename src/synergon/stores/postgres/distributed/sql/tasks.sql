@@ -1,20 +1,20 @@
--- What takes the place of the statements of the same name in ../postgres, or is there in addition. Nothing here skips
--- locked rows, changes data inside WITH, or speaks to sessions elsewhere. Whoever locks several rows looks without
--- locking first and then locks in the order of ids, so that nobody waits in a ring.
+-- Statements that replace those with their name in ../../sql, or are added to them. None of them skips locked rows, changes
+-- data inside WITH, or notifies other sessions. A transaction that locks several rows first reads without locks and then
+-- locks by ascending id, so that transactions cannot deadlock.
 
 -- name: notify
--- There is nobody to notify: a statement without text is taken away.
+-- No NOTIFY here: a statement without text removes the one that it replaces.
 
 -- name: succeed
--- One statement changes one table.
+-- Each statement changes one table.
 
 -- name: claim_kind
 
 -- name: claim_more
 
 -- name: candidates
--- The heads of every shard, merged: order is the same as without shards. Nothing is locked; others may be quicker.
--- LIMIT is a parameter and no expression of the lane, which not every planner takes.
+-- The first tasks of every shard, merged into claim order. Locks nothing, so a concurrent claim may take them first.
+-- LIMIT is a parameter and not an expression over the ready group, which not every planner supports.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, shard.number AS shard, (
         SELECT true FROM {schema}.task
@@ -55,8 +55,8 @@ SELECT
 FROM (SELECT 1) AS always LEFT JOIN picked ON true
 
 -- name: claim
--- Takes those of the given tasks that are still ready. A row that somebody holds is an error at once instead of a wait
--- without end. What the look has found true is asked again, because it was a statement of its own.
+-- Takes those of the given tasks that are still ready. NOWAIT: a locked row is an error, instead of a wait without end.
+-- Checks again what an earlier statement has read.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
