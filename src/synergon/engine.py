@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from synergon.client.announcer import Announcer
 from synergon.client.call_lists import listed_calls
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from synergon.model.limits import LimitRecord, ServerRecord
     from synergon.model.nodes import NodeRecord
     from synergon.model.operator_actions import AuditRecord
-    from synergon.model.task_records import QueueRecord, TaskPage, TaskRecord
+    from synergon.model.task_records import QueueRecord, TaskFilters, TaskPage, TaskRecord
     from synergon.node.callbacks.event_feed import Subscriber
     from synergon.node.node import Node
     from synergon.peering.peers import Peers
@@ -458,21 +458,9 @@ class Engine:
         """
         return await self.operations.explain(task_id)
 
-    async def tasks(
-        self,
-        *,
-        state: State | str | Iterable[State | str] | None = None,
-        kind: str | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        key: str | None = None,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> TaskPage:
+    async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
         """Tasks that match, newest first, one page; give its `next` as `before` for the following one."""
-        return await self.operations.tasks(
-            state=state, kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit
-        )
+        return await self.operations.tasks(**filters)
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
         """How many tasks are in each state, exactly."""

@@ -214,7 +214,7 @@ def test_the_arguments_of_a_kind_must_be_a_type(engine: Engine, wrong: Any) -> N
 
 
 def test_limit_by_must_name_arguments_of_the_kind(engine: Engine) -> None:
-    with pytest.raises(OptionError, match="limit_by of 'complete' asks for 'customer', which is no argument"):
+    with pytest.raises(OptionError, match="limit_by of task 'complete' asks for 'customer', which is no argument"):
         gpu_of(engine, complete=Kind(Prompt, limit_by="{customer}", limit=1))
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
 from synergon.model.lifecycle import State
 from synergon.model.record import storable
 from synergon.model.requirements import KIND_DEFAULT
-from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_records import TaskFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
 from synergon.options.durations import Duration, microseconds, seconds
-from synergon.options.options import check_moment, check_priority
+from synergon.options.options import check_moment, check_priority, reject_unknown
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -58,27 +58,20 @@ class Operations:
                 break  # else it has moved on while nodes were looked at, and what was found is of two moments
         return explanation
 
-    async def tasks(
-        self,
-        *,
-        state: State | str | Iterable[State | str] | None = None,
-        kind: str | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        key: str | None = None,
-        before: int | None = None,
-        limit: int = 100,
-    ) -> TaskPage:
+    async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
         """Tasks that match, newest first, one page."""
+        reject_unknown(filters, TaskFilters.__annotations__, "tasks()")
+        limit = filters.pop("limit", 100)
+        given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        states, before = _states(given.pop("state", None)), given.pop("before", None)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
-        for name, value in {"kind": kind, "queue": queue, "tag": tag, "key": key}.items():
-            if value is not None and not isinstance(value, str):
+        for name, value in given.items():
+            if not isinstance(value, str):
                 raise OptionError(f"{name} must be text, got {value!r}")
         if before is not None:
             before = check_id(before)
-        query = TaskQuery(states=_states(state), kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit)
-        return await self._store.list_tasks(query)
+        return await self._store.list_tasks(TaskQuery(states=states, before=before, limit=limit, **given))
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
         """How many tasks are in each state, exactly."""

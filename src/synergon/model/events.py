@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Final, Literal
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.record import Record
@@ -33,3 +33,11 @@ class Event(Record, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     cursor: str | None = None
     """In a stream of ends: give this as `after` to go on behind this event."""
+
+
+_GIVEN_FIELDS: Final = ("kind", "queue", "tags")
+
+
+def given_fields(task: Any) -> dict[str, Any]:
+    """What an event says of a task that was given when it was enqueued, from a claim or a record."""
+    return {name: getattr(task, name) for name in _GIVEN_FIELDS}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -72,6 +72,18 @@ class TaskRecord(Record, frozen=True, kw_only=True):
         """The arguments as plain JSON values."""
         decoded: dict[str, Any] = msgspec.json.decode(self.payload)
         return decoded
+
+
+class TaskFilters(TypedDict, total=False):
+    """What `engine.tasks(...)` takes."""
+
+    state: State | str | Iterable[State | str] | None
+    kind: str | None
+    queue: str | None
+    tag: str | None
+    key: str | None
+    before: int | None
+    limit: int
 
 
 class TaskQuery(Record, frozen=True, kw_only=True):

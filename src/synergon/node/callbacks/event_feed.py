@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
-from synergon.model.events import Event, EventName
+from synergon.model.events import Event, EventName, given_fields
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import Crashed, Failed, FencedOutcome, Outcome, Retrying, Snoozed, Verdict
 from synergon.model.record import to_datetime
@@ -93,14 +93,12 @@ class EventFeed:
                     Event(
                         name=_name(None, record.state),
                         task_id=record.id,
-                        kind=record.kind,
-                        queue=record.queue,
+                        **given_fields(record),
                         state=record.state,
                         reason=record.reason,
                         attempt=record.attempts,
                         node_id=record.node_id,
                         at=record.finished_at or to_datetime(self._clock.wall()),
-                        tags=record.tags,
                     )
                 )
 
@@ -120,14 +118,12 @@ class EventFeed:
         return Event(
             name=name,
             task_id=claim.id,
-            kind=claim.kind,
-            queue=claim.queue,
+            **given_fields(claim),
             state=state,
             reason=reason,
             attempt=claim.attempts,
             node_id=node_id,
             at=to_datetime(self._clock.wall()),
-            tags=claim.tags,
         )
 
     def _publish(self, event: Event) -> None:
