@@ -35,6 +35,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     """JSON object."""
+    title: str | None = None
+    """What it is about, for people."""
     origin: str | None = None
     """The engine that is told when the task has ended."""
     limit_key: str | None = None

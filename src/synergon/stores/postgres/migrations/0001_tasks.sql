@@ -35,6 +35,7 @@ CREATE TABLE {schema}.task (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,   -- what it is about, for people
     progress         text,
     errors           text,
     origin           text, -- the engine that is told of the end
@@ -106,6 +107,7 @@ CREATE TABLE {schema}.history (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,
     progress         text,
     errors           text,
     -- The transaction that ended it. In whatever order they commit, a snapshot tells which of them have.
