@@ -464,7 +464,7 @@ class Engine:
 
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
         """Tasks that match, newest first, one page; give its `next` as `before` for the following one. Filters: `state`
-        (one or several), `kind`, `queue`, `tag`, `key`; `limit` tasks on a page, 100 unless given."""
+        (one or several), `kind`, `queue`, `tag`, `key`, `title`; `limit` tasks on a page, 100 unless given."""
         return await self.operations.tasks(**filters)
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:

@@ -22,11 +22,12 @@ from synergon.handle import Handle
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, with_process
 from synergon.model.tasks import NewTask
 from synergon.options.acceptor import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
+from synergon.options.argument_template import ArgumentTemplate
 from synergon.options.durations import Duration
 from synergon.options.idle_hook import WhenIdle, registrar
 from synergon.options.key_template import KeyTemplate
 from synergon.options.middleware_checks import Middleware, check_middleware
-from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, make_placement
+from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, make_placement, one_line
 from synergon.options.payload import Signature, encode
 from synergon.options.requirement_options import requirements_text
 from synergon.policies import DEFAULT_QUEUE, ONCE
@@ -94,10 +95,12 @@ class Call(Generic[Value]):
                 origin=origin,
                 limit_key=self.limit_key,
                 requirements=task_type.requirements_text,
+                title=None if policy.title is None else self._title(policy.title),
             )
         attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
         queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
         priority = placement.priority if placement.priority is not None else (policy.priority if policy else 0)
+        title = placement.title or (policy.title if policy else None)
         return NewTask(
             kind=self.kind,
             queue=queue,
@@ -115,7 +118,15 @@ class Call(Generic[Value]):
             origin=origin,
             limit_key=self.limit_key,
             requirements=self._requirements(),
+            title=None if title is None else self._title(title),
         )
+
+    def _title(self, title: str) -> str | None:
+        if self.task_type is not None:
+            template = self.task_type.title_template(title)
+            return one_line(template.fill(self.task_type.signature.decode(self.payload)))
+        template = ArgumentTemplate(title, None, f"title of task {self.kind!r}")
+        return one_line(template.fill(msgspec.json.decode(self.payload)))
 
     def _requirements(self) -> str:
         where = f"with_options of {self.kind!r}"
@@ -265,6 +276,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             if self.policy.has_key_queues
             else None
         )
+        if self.policy.title is not None:
+            self.title_template(self.policy.title)
         self.limits = self._limits()
         """The limits whose permits a task of this kind holds while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
@@ -345,6 +358,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
     def check_placement(self, placement: Placement) -> None:
         """Raise for options that this kind does not support."""
         self.demanded(placement)
+        if placement.title is not None:
+            self.title_template(placement.title)
         runs_in = placement.runs_in
         if runs_in == "process":
             self.check_importable()
@@ -352,6 +367,11 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise OptionError(f"{self.kind!r} is a plain function and would block the loop")
         if runs_in == "thread" and self.is_coroutine:
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
+
+    def title_template(self, title: str) -> ArgumentTemplate:
+        """What makes titles of arguments; OptionError if the template names what is no argument."""
+        arguments = {name: self.signature.parameters[name] for name in self.signature.names}
+        return ArgumentTemplate(title, arguments, f"title of task {self.kind!r}")
 
     def demanded(self, placement: Placement) -> str:
         """The text of the requirements for a call with these options."""

@@ -26,7 +26,7 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 engine.call("send", to="a@b.c").with_options(
                     queue="mail", retry=2, tags=["onboarding"], key="welcome-42", meta={"by": "me"}
                 ),
-                engine.call("greet", name="Eve").with_options(delay=3600),
+                engine.call("greet", name="Eve").with_options(delay=3600, title="Hi {name}"),
             ]
         )
     shell.enqueue("hold")
@@ -47,10 +47,10 @@ def shell(lived_in: Path, tmp_path: Path) -> Shell:
 def test_the_list_fits_80_columns_and_has_no_colours_in_a_pipe(shell: Shell) -> None:
     shown = shell.run("tasks", "list", "--app", "app")
     rows = [line.split() for line in shown.out.splitlines()]
-    assert rows[0] == ["id", "state", "kind", "queue", "tries", "when"]
+    assert rows[0] == ["id", "state", "kind", "title", "queue", "tries", "when"]
     assert [row[:4] for row in rows[1:]] == [
         ["4", "cancelled", "hold", "default"],
-        ["3", "scheduled", "greet", "default"],
+        ["3", "scheduled", "greet", "Hi"],
         ["2", "failed", "send", "mail"],
         ["1", "succeeded", "greet", "default"],
     ]
@@ -67,6 +67,7 @@ def test_the_list_fits_80_columns_and_has_no_colours_in_a_pipe(shell: Shell) -> 
         ("--kind greet", [3, 1]),
         ("--queue mail", [2]),
         ("--tag onboarding --key welcome-42", [2]),
+        ("--title hi", [3]),
         ("--limit 2 --before 4", [3, 2]),
     ],
 )
@@ -74,6 +75,11 @@ def test_the_list_for_programs_is_one_record_per_line(shell: Shell, filters: str
     finished = shell.run("tasks", "list", "--json", *filters.split(), SYNERGON_APP="app")
     assert [task["id"] for task in finished.lines] == ids
     assert (finished.code, finished.err) == (0, "")
+
+
+def test_a_list_without_titles_has_no_column_for_them(shell: Shell) -> None:
+    shown = shell.run("tasks", "list", "--kind", "send", "--app", "app").out
+    assert shown.split("\n")[0].split() == ["id", "state", "kind", "queue", "tries", "when"]
 
 
 def test_an_empty_list_and_a_list_with_more_pages_say_so(shell: Shell) -> None:
@@ -90,6 +96,8 @@ def test_show_prints_all_details(shell: Shell) -> None:
     assert "attempt 1: ValueError" in shown
     assert "ValueError: [bold]a@b.c[/bold] is nobody" in shown
     assert '"hello Ada"' in shell.run("tasks", "show", str(GREETED), "--app", "app").out
+    shown = shell.run("tasks", "show", str(LATER), "--app", "app").out
+    assert re.search(r"^title +Hi Eve +$", shown, re.MULTILINE)
 
 
 def test_show_for_programs_is_one_record(shell: Shell) -> None:

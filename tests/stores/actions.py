@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer
@@ -216,17 +218,7 @@ async def pages(store: Store, query: TaskQuery) -> AsyncIterator[TaskRecord]:
     """All tasks that match, page by page."""
     before: int | None = query.before
     while True:
-        page = await store.list_tasks(
-            TaskQuery(
-                states=query.states,
-                kind=query.kind,
-                queue=query.queue,
-                tag=query.tag,
-                key=query.key,
-                before=before,
-                limit=query.limit,
-            )
-        )
+        page = await store.list_tasks(msgspec.structs.replace(query, before=before))
         for record in page.tasks:
             yield record
         if page.next is None:

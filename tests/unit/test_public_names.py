@@ -76,7 +76,7 @@ NAMES = [
 
 RECORD_FIELDS = """
 id kind queue state reason priority run_at attempts max_attempts crashes claim_no node_id server
-enqueued_at started_at finished_at result error errors progress key tags meta
+enqueued_at started_at finished_at result error errors progress key title tags meta
 """
 
 

@@ -79,7 +79,9 @@ async def main() -> None:
         assert_type(await (await only_the_context.enqueue()).result(), None)
         assert_type(await (await nothing.delay()).result(), None)
 
-        later = send.with_options(delay=timedelta(minutes=1), key="welcome-42", tags=["onboarding"], meta={"a": 1})
+        later = send.with_options(
+            delay=timedelta(minutes=1), key="welcome-42", tags=["onboarding"], meta={"a": 1}, title="Mail"
+        )
         assert_type(await later.enqueue("a@b.c"), Handle[int])
         await send.with_options(on_conflict="replace", key="a", expires_in="1h", conn=None, retry=2).enqueue("a@b.c")
         assert_type(await greet.enqueue_many([("Bob",), {"name": "Eve"}]), list[Handle[str]])

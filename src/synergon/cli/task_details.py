@@ -43,6 +43,8 @@ def _title(task: TaskRecord) -> Text:
 
 
 def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iterator[tuple[str, str]]:
+    if task.title is not None:
+        yield "title", task.title
     yield "queue", task.queue
     yield "priority", str(task.priority)
     yield "attempts", f"{task.attempts} of {task.max_attempts}" if task.max_attempts is not None else str(task.attempts)

@@ -40,6 +40,10 @@ KindOption = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only tasks of this queue.")]
 TagOption = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only tasks with this tag.")]
 KeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only tasks with this unique key.")]
+TitleOption = Annotated[
+    str | None,
+    typer.Option("--title", metavar="TEXT", help="Only tasks whose title contains this text, in any case."),
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All tasks that match the filters, instead of ids.")]
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 Ids = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
@@ -55,6 +59,7 @@ def list_tasks(
     queue: QueueOption = None,
     tag: TagOption = None,
     key: KeyOption = None,
+    title: TitleOption = None,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many to list at most.")] = 50,
     before: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only ids below this one.")] = None,
     app: AppOption = None,
@@ -69,7 +74,7 @@ def list_tasks(
     async def read() -> tuple[TaskPage, datetime]:
         async with connected(app, url) as engine:
             page = await engine.tasks(
-                state=state or None, kind=kind, queue=queue, tag=tag, key=key, before=before, limit=limit
+                state=state or None, kind=kind, queue=queue, tag=tag, key=key, title=title, before=before, limit=limit
             )
             return page, to_datetime(await engine.store.now())
 
@@ -86,13 +91,15 @@ def list_tasks(
 
 
 def _table(page: TaskPage, now: datetime) -> Table:
-    headings = ("id", "state", "kind", "queue", "tries", "when", "")
-    table = new_table(*headings, numbers=("id",), elastic=("kind", "queue", ""))
+    has_titles = any(task.title is not None for task in page)
+    headings = ("id", "state", "kind", *(("title",) if has_titles else ()), "queue", "tries", "when", "")
+    table = new_table(*headings, numbers=("id",), elastic=("kind", "title", "queue", ""))
     for task in page:
         table.add_row(
             str(task.id),
             state_text(task.state),
             short(task.kind),
+            *((short(task.title or ""),) if has_titles else ()),
             short(task.queue),
             f"{task.attempts}/{task.max_attempts or '?'}",
             relative(_when(task), now),

@@ -164,6 +164,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     limit_key: str | None = None
     group_id: int | None = None
     requirements: str = KIND_DEFAULT
+    title: str | None = None
     server: str | None = None
     """The server on which the task runs, if its kind has a provider."""
     slot: int | None = None

@@ -31,11 +31,13 @@ class Event(Record, frozen=True, kw_only=True):
     at: datetime
     """By the store's clock in a stream of final events, by the node's clock in events of a node."""
     tags: tuple[str, ...] = ()
+    title: str | None = None
+    """Made of its arguments by the option `title`."""
     cursor: str | None = None
     """In a stream of ends: give this as `after` to go on behind this event."""
 
 
-_GIVEN_FIELDS: Final = ("kind", "queue", "tags")
+_GIVEN_FIELDS: Final = ("kind", "queue", "tags", "title")
 
 
 def given_fields(task: Any) -> dict[str, Any]:

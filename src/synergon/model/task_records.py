@@ -54,6 +54,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The requirements, as JSON; empty means those of its kind."""
     reserved_by: str | None = None
     """The node that has reserved capacity for the task."""
+    title: str | None = None
+    """Made of its arguments by the option `title`."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 
@@ -82,6 +84,7 @@ class TaskFilters(TypedDict, total=False):
     queue: str | None
     tag: str | None
     key: str | None
+    title: str | None
     before: int | None
     limit: int
 
@@ -94,6 +97,8 @@ class TaskQuery(Record, frozen=True, kw_only=True):
     queue: str | None = None
     tag: str | None = None
     key: str | None = None
+    title: str | None = None
+    """Only tasks whose title contains this text, in upper or lower case."""
     before: int | None = None
     limit: int = 100
 

@@ -35,6 +35,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     """A JSON object."""
+    title: str | None = None
+    """What the task is about, for people."""
     origin: str | None = None
     """The engine that is notified when the task has ended."""
     limit_key: str | None = None

@@ -16,6 +16,7 @@ from synergon.model.record import from_datetime
 from synergon.model.requirements import NO_REQUIREMENTS, Requirements
 from synergon.model.tasks import OnConflict
 from synergon.options.addresses import normal_prefix
+from synergon.options.argument_template import ArgumentTemplate
 from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.middleware_checks import Middleware, check_middlewares
 from synergon.options.payload import encode
@@ -31,6 +32,7 @@ from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, 
 RunsIn = Literal["loop", "thread", "process"]
 
 NAME_LENGTH: Final = 200
+TITLE_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """The prefixes of limit names that belong to one kind."""
@@ -42,6 +44,7 @@ HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 class KindOptions(TypedDict, total=False):
     """The options of a kind, wherever its function runs."""
 
+    title: str
     queue: str
     priority: int
     timeout: Duration | None
@@ -76,6 +79,7 @@ class TaskOptions(KindOptions, total=False):
 class CallOptions(TypedDict, total=False):
     """The options of `with_options(...)`."""
 
+    title: str
     queue: str
     priority: int
     timeout: Duration | None
@@ -120,6 +124,8 @@ NO_TIMEOUT: Final = -1.0
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a call, checked and in the store's units."""
 
+    title: str | None = None
+    """A template over its arguments."""
     queue: str | None = None
     priority: int | None = None
     delay: int | None = None
@@ -162,6 +168,8 @@ def make_placement(options: Mapping[str, Any], where: str) -> Placement:
     """Check the options of a call."""
     reject_unknown(options, CallOptions.__annotations__, where)
     values: dict[str, Any] = {}
+    if "title" in options:
+        values["title"] = check_title(options["title"])
     for name in ("queue", "key"):
         if name in options:
             values[name] = check_name(options[name], name)
@@ -219,6 +227,20 @@ def check_name(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value or len(value) > NAME_LENGTH or not value.isprintable():
         raise OptionError(f"{what} must be printable text of 1 to {NAME_LENGTH} characters, got {value!r}")
     return value
+
+
+def check_title(value: Any) -> str:
+    """A template; which arguments it may name is checked where the function is known."""
+    if not isinstance(value, str) or not value:
+        raise OptionError(f"title must be a template like 'Invoice {{number}}', got {value!r}")
+    ArgumentTemplate(value, None, "title")
+    return value
+
+
+def one_line(title: str) -> str | None:
+    """A title as it is stored: one line, cut with an ellipsis; None if nothing is left."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in title).split())
+    return (line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…") or None
 
 
 def check_priority(value: Any) -> int:
@@ -309,6 +331,8 @@ def check_meta(value: Any) -> bytes:
 class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The checked options of a kind."""
 
+    title: str | None = None
+    """A template over the arguments of each task."""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -351,6 +375,8 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     """Check the options of a kind."""
     reject_unknown(options, TaskOptions.__annotations__, where)
     values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
+    if "title" in options:
+        values["title"] = check_title(options["title"])
     if "queue" in options:
         values["queue"] = check_name(options["queue"], "queue")
     if "priority" in options:

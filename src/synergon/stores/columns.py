@@ -42,6 +42,14 @@ class Form(IntEnum):
     """With a limit key, a group, a group that it waits for, or a server."""
 
 
+class Filter(Enum):
+    """What a listing asks of a column, as SQL."""
+
+    EQUALS = "{column} = {{}}"
+    CONTAINS = "lower({column}) LIKE lower({{}}) ESCAPE '!'"
+    """In upper or lower case; SQLite knows the two of the letters A to Z only."""
+
+
 class Column(NamedTuple):
     """One column. `given` is its type on PostgreSQL if a `NewTask` has its value under its name."""
 
@@ -52,14 +60,14 @@ class Column(NamedTuple):
     """The shortest insert that has it."""
     is_own: bool = False
     """Whether tasks of one kind often differ in it; SQLite hands the other values over once for many rows."""
-    is_filter: bool = False
-    """Whether users can list the tasks that have a certain value in it (`TaskQuery`)."""
+    filter: Filter | None = None
+    """How users can list tasks by it (`TaskQuery`)."""
 
 
 COLUMNS: Final = (
     Column("id", Table.KEPT),
-    Column("kind", Table.KEPT, "text", is_filter=True),
-    Column("queue", Table.KEPT, "text", is_filter=True),
+    Column("kind", Table.KEPT, "text", filter=Filter.EQUALS),
+    Column("queue", Table.KEPT, "text", filter=Filter.EQUALS),
     Column("state", Table.COMPUTED),
     Column("reason", Table.HISTORY),
     Column("priority", Table.KEPT, "bigint", is_own=True),
@@ -72,7 +80,7 @@ COLUMNS: Final = (
     Column("claim_no", Table.KEPT),
     Column("finished_no", Table.COMPUTED),
     Column("node_id", Table.CARRIED),
-    Column("key", Table.KEPT, "text", Form.PLAIN, is_own=True, is_filter=True),
+    Column("key", Table.KEPT, "text", Form.PLAIN, is_own=True, filter=Filter.EQUALS),
     Column("cancel_requested", Table.CARRIED),
     Column("overdue", Table.CARRIED),
     Column("enqueued_at", Table.KEPT),
@@ -82,6 +90,7 @@ COLUMNS: Final = (
     Column("overrides", Table.KEPT, "text", Form.PLAIN),
     Column("tags", Table.KEPT),
     Column("meta", Table.KEPT, "text", Form.PLAIN, is_own=True),
+    Column("title", Table.KEPT, "text", Form.PLAIN, is_own=True, filter=Filter.CONTAINS),
     Column("progress", Table.CARRIED),
     Column("errors", Table.KEPT),
     Column("origin", Table.LIVE, "text"),
@@ -180,20 +189,30 @@ def form_of(task: NewTask) -> Form:
 # ---------------------------------------------------------------- filters
 
 
+_FILTERS: Final = [(column.name, column.filter) for column in COLUMNS if column.filter is not None]
+
+
 def conditions(query: TaskQuery) -> Iterator[tuple[str, Any]]:
     """What a listing asks of columns: SQL with `{}` for the value, and the value."""
-    for column in _FILTERS:
-        value = getattr(query, column.name)
+    for name, kind in _FILTERS:
+        value = getattr(query, name)
         if value is not None:
-            yield f"{column.name} = {{}}", value
+            yield kind.value.format(column=name), value if kind is Filter.EQUALS else _pattern(value)
+
+
+def _pattern(text: str) -> str:
+    return "%" + re.sub("([%_!])", r"!\1", text) + "%"
 
 
 def matches(task: NewTask, query: TaskQuery) -> bool:
     """Whether a task meets these conditions."""
-    return all(getattr(query, column.name) in (None, getattr(task, column.name)) for column in _FILTERS)
+    return all(_is_met(kind, getattr(task, name), getattr(query, name)) for name, kind in _FILTERS)
 
 
-_FILTERS: Final = [column for column in COLUMNS if column.is_filter]
+def _is_met(kind: Filter, value: str | None, wanted: str | None) -> bool:
+    if wanted is None or kind is Filter.EQUALS:
+        return wanted in (None, value)
+    return value is not None and wanted.lower() in value.lower()
 
 
 # ---------------------------------------------------------------- lists for statements

@@ -35,6 +35,7 @@ CREATE TABLE {schema}.task (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,   -- what it is about, for people
     progress         text,
     errors           text,
     origin           text, -- the engine that gets its result
@@ -106,6 +107,7 @@ CREATE TABLE {schema}.history (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,
     progress         text,
     errors           text,
     -- The transaction that ended the task. A snapshot tells which transactions have committed, in whatever order.

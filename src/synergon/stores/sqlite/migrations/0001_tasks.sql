@@ -33,6 +33,7 @@ CREATE TABLE synergon_task (
     overrides        BLOB,
     tags             TEXT,
     meta             BLOB,
+    title            TEXT,    -- what it is about, for people
     progress         BLOB,
     errors           BLOB,
     origin           TEXT, -- the engine that gets its result
@@ -101,6 +102,7 @@ CREATE TABLE synergon_history (
     overrides        BLOB,
     tags             TEXT,
     meta             BLOB,
+    title            TEXT,
     progress         BLOB,
     errors           BLOB,
     requirements           TEXT    NOT NULL

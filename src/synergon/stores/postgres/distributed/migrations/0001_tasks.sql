@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,   -- what it is about, for people
     progress         text,
     errors           text,
     origin           text, -- the engine that gets its result
@@ -105,6 +106,7 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
     overrides        text,
     tags             text[],
     meta             text,
+    title            text,
     progress         text,
     errors           text
 );
