@@ -76,7 +76,7 @@ class _DryClaim:
         """The task for which the node has reserved capacity, if it may be taken."""
 
     async def hold_reserved(self, task_id: int, kind_request: KindRequest) -> None:
-        """Hold permits for the reserved task, as the claim does, if a query at its position finds it ready."""
+        """Hold permits for the reserved task, as a claim does, if the store still returns it as ready."""
         queues = self._request.queues
         (task,) = await self._store.get([task_id])
         if task is None or not (queues is None or task.queue in queues):
