@@ -1,4 +1,4 @@
-"""Builds an explanation: reads the task, finds the causes for which it waits, and words the sentence."""
+"""Builds an explanation: reads the task, finds the causes for which it waits, and makes the sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words explanations of running and final tasks."""
+"""Makes the sentences about running and final tasks."""
 
 from __future__ import annotations
 

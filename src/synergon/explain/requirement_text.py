@@ -1,4 +1,4 @@
-"""Words why a node can never run a task."""
+"""Makes the texts that say why a node can never run a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words causes: as a clause of their own, or to follow the name of a node."""
+"""Makes the texts of causes: a clause of its own, or words that follow the name of a node."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from synergon.peering.router import ReadyGroupName
 
 
 class HintSender:
-    """The hints of a node. Without peers it does nothing."""
+    """Sends the hints of one node. Without peers it does nothing."""
 
     def __init__(self, peers: Peers | None, admission: Admission) -> None:
         self._peers = peers

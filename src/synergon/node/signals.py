@@ -99,7 +99,7 @@ class ResultWaiters(Protocol):
     """Callers in this process that wait for results, as far as a node needs them."""
 
     def tell(self, ids: Iterable[int]) -> None:
-        """These tasks may have ended."""
+        """Check these tasks, which may have ended."""
 
 
 class Host(Protocol):
@@ -191,7 +191,8 @@ class NodeSignals(Signals):
         self._node.scheduler.claim_soon()
 
     def permits_freed(self, kinds: Iterable[str | None]) -> None:
-        """Wake the kinds that may take them, or announce them where this node steps back."""
+        """Wake the kinds of this node that may take the permits; where this node steps back, announce them to other
+        nodes."""
         if not self._node.permits.is_needed:
             return
         freed = list(kinds)

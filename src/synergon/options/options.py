@@ -223,7 +223,7 @@ def _stored_timeout(value: Any) -> float:
 
 
 def check_name(value: Any, what: str) -> str:
-    """A name of a queue, kind, key or tag: text that is not empty, not too long, and printable."""
+    """Check the name of a queue, kind, key or tag: text that is not empty, not too long, and printable."""
     if not isinstance(value, str) or not value or len(value) > NAME_LENGTH or not value.isprintable():
         raise OptionError(f"{what} must be printable text of 1 to {NAME_LENGTH} characters, got {value!r}")
     return value
@@ -244,21 +244,21 @@ def one_line(title: str) -> str | None:
 
 
 def check_priority(value: Any) -> int:
-    """Any 64-bit integer."""
+    """Check a priority: any 64-bit integer."""
     if isinstance(value, bool) or not isinstance(value, int) or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
         raise OptionError(f"priority must be a whole number from -2**63 to 2**63 - 1, got {value!r}")
     return value
 
 
 def check_count(value: Any, what: str) -> int:
-    """An integer of at least 1."""
+    """Check a count: an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{what} must be a whole number from 1 on, got {value!r}")
     return value
 
 
 def check_limit(value: Any, what: str) -> int | None:
-    """The value of a limit: None for any number, 0 for none."""
+    """Check the value of a limit: None for any number, 0 for none."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -269,25 +269,25 @@ def check_limit(value: Any, what: str) -> int | None:
 
 
 def check_limit_name(value: Any, what: str) -> str:
-    """The name of a limit, or the prefix of addresses that it covers."""
+    """Check the name of a limit, or the prefix of addresses that it covers."""
     if isinstance(value, str) and value.startswith(RESERVED):
         raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
     return normal_prefix(value, what)
 
 
 def check_any_limit_name(value: Any) -> str:
-    """The name of an existing limit, including those that belong to a kind."""
+    """Check the name of an existing limit, including those that belong to a kind."""
     is_own = isinstance(value, str) and value.startswith(RESERVED)
     return str(value) if is_own else check_limit_name(value, "a limit")
 
 
 def check_timeout(value: Any) -> float | None:
-    """A timeout in seconds, above zero; None for no limit."""
+    """Check a timeout: seconds above zero, or None for no limit."""
     return None if value is None else seconds(value, "timeout", positive=True)
 
 
 def check_retry(value: Any) -> Retry:
-    """A retry policy, or a number of attempts."""
+    """Check a retry policy; a number of attempts is converted to one."""
     if isinstance(value, Retry):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -296,14 +296,15 @@ def check_retry(value: Any) -> Retry:
 
 
 def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
-    """One of several allowed values."""
+    """Check that the value is one of the allowed ones."""
     if value not in choices:
         raise OptionError(f"{what} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
 def check_moment(value: Any, what: str) -> int:
-    """Convert an aware datetime, which every store can hold and every time zone can show, to the store's unit."""
+    """Check an aware datetime, which every store can hold and every time zone can show, and convert it to the store's
+    unit."""
     if not isinstance(value, datetime):
         raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -315,14 +316,14 @@ def check_moment(value: Any, what: str) -> int:
 
 
 def check_tags(value: Any) -> tuple[str, ...]:
-    """A list of tags."""
+    """Check a list of tags."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise OptionError(f"tags must be a list of words, got {value!r}")
     return tuple(check_name(tag, "a tag") for tag in value)
 
 
 def check_meta(value: Any) -> bytes:
-    """A JSON object."""
+    """Check a JSON object."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise OptionError(f"meta must be a dict with text keys, got {value!r}")
     return encode(dict(value), "meta")

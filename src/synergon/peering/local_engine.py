@@ -42,13 +42,13 @@ class LocalWaiters(Protocol):
         """The streams of events that are read here."""
 
     def tell(self, ids: Iterable[int]) -> None:
-        """These tasks may have ended."""
+        """Check these tasks, which may have ended."""
 
     def tell_all(self) -> None:
-        """All awaited tasks may have ended."""
+        """Check all awaited tasks, which may have ended."""
 
     def tell_followers(self) -> None:
-        """Any task may have ended."""
+        """Wake the followers, because any task may have ended."""
 
 
 class LocalEngine(Protocol):

@@ -55,7 +55,7 @@ def lost() -> EventsLost:
     """The error for a reader whose next events were pruned. It is raised before any event after the gap is returned."""
     return EventsLost(
         "the history has been pruned beyond this cursor, so this stream has missed some events; begin again without "
-        "a cursor, and keep the history (retention) for longer than a reader is away"
+        "a cursor, and keep the history for longer (retention) than a reader is away"
     )
 
 

@@ -1,4 +1,4 @@
-"""Matches enqueued tasks against the arguments of an assertion, and words the message if none matches."""
+"""Compares enqueued tasks with the arguments of an assertion, and makes the message if none matches."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Subscriber = Callable[[Event], Any]
 
 
 class EventFeed:
-    """Turns what the node does into events, for nodes with subscribers."""
+    """Creates events from the changes that the node makes, for nodes with subscribers."""
 
     def __init__(
         self,

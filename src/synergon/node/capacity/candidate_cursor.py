@@ -24,7 +24,7 @@ PASS_SHARE: Final = 0.1
 
 
 class CandidateCursor:
-    """One pass through the candidates, from the first as far as it came."""
+    """One pass through the candidates: how far it has come, and what it has read."""
 
     def __init__(self, began_at: float) -> None:
         self.cursor: Position | None = None

@@ -151,5 +151,5 @@ def _published_names(status: KindStatus) -> Collection[str]:
 
 
 def pool_name(provider: str) -> str:
-    """The name of a permit on a server of the provider."""
+    """The name under which the permits of a provider's servers are counted."""
     return f"provider:{provider}"

@@ -73,9 +73,9 @@ class ChildAttempts:
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
         """Run a claimed attempt and return its outcome.
 
-        The claim never takes more tasks of process kinds than there are slots; only isolated attempts may have to wait.
-        Those have more slots, of their own: after a node with many long tasks died, all of them should run again
-        soon, not a few at a time.
+        A claim takes no more tasks for child processes than there are free ones, so these attempts never wait. Isolated
+        attempts (of suspect tasks) may have to wait. They have processes of their own, and many of them: after the
+        death of a node with many long tasks, all of these should run again soon.
         """
         slots = self._isolated_slots if attempt.is_isolated else self._slots
         attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait for a slot

@@ -119,7 +119,7 @@ def _is_for_many(request: ClaimRequest) -> bool:
 
 
 def _in_numbers(request: ClaimRequest) -> ClaimRequest:
-    """The request for the fast path, with the counts of kinds reduced to the free child processes."""
+    """The request for the fast path: each count of a kind in child processes is limited to the free child processes."""
     if not any(kind_request.is_process for kind_request in request.kinds):
         return request
     return replace(

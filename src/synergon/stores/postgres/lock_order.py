@@ -62,7 +62,8 @@ class LockOrder:
         await self.groups(groups)
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
-        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes show."""
+        """The kinds whose key queues `for_outcomes` will lock, by the fields of the outcomes and the tasks that wait
+        for their groups."""
         bonds = [
             *_bonds_of_children(outcomes),
             *(

@@ -1,4 +1,5 @@
-"""Values and texts of operator actions: parses the value of an action, and words its outcome for the audit."""
+"""Values and texts of operator actions: parses the value of an action, and makes the text of its outcome for the
+audit."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ async def dry_run(session: Session, request: ClaimRequest, task_id: int) -> DryR
 
 
 def rejected(node_id: str, *, is_cordoned: bool | None) -> Claims:
-    """The answer to a node that may not claim. Raises `LeaseLost` without a lease (None): the store may consider the
-    node dead."""
+    """The answer to a node that may not claim. Raises `LeaseLost` if it has no live lease (`is_cordoned` is None)."""
     if is_cordoned is None:
         raise LeaseLost(f"node {node_id} has no live lease, so it may not claim; start it again as a new node")
     claims = Claims()
@@ -167,8 +166,8 @@ async def _gather(
 def _most_by_node(
     request: ClaimRequest, node: NodeCapacity, groups: Iterable[ReadyGroupName]
 ) -> dict[ReadyGroupName, int]:
-    """How many tasks of each group to read, as far as the node's capacity decides: as many as it could take, and one
-    more that it might reserve capacity for. Groups that do not fit now are read only if the node may reserve."""
+    """How many tasks of each group to read by the node's capacity: as many as it could take, and one more that it might
+    reserve capacity for. Groups that do not fit now are read only if the node may reserve."""
     kinds = {kind.kind: kind for kind in request.kinds if not kind.is_command and kind.only is None}
     most: dict[ReadyGroupName, int] = {}
     for group in groups:

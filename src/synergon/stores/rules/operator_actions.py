@@ -1,6 +1,6 @@
 """Operator actions: carries them out, and writes them into the audit with their outcomes.
 
-`stores.rules.action_texts` parses their values and words their outcomes.
+`stores.rules.action_texts` parses their values and makes the texts of their outcomes.
 """
 
 from __future__ import annotations

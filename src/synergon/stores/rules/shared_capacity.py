@@ -185,7 +185,8 @@ class SharedCapacity:
     def counted(
         cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[ServerCapacity, int]]
     ) -> Self:
-        """Create it from the numbers of permits in use, for a caller that has no rows of running tasks."""
+        """Create a SharedCapacity from the numbers of permits in use, for a caller that has no rows of running
+        tasks."""
         listed = list(servers)
         made = cls(values, (server for server, _ in listed), ())
         made._used.update(in_use)

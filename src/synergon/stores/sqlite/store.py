@@ -163,9 +163,8 @@ class SqliteStore(BaseStore):
     async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
         """Open a transaction for a task function. It holds the file's write lock until it ends.
 
-        One task function of this process at a time has such a transaction. Between two of them the writer thread
-        commits its waiting calls, lease renewals first, so task functions that take the lock one after the other do not
-        block it.
+        In one process only one task function at a time has a transaction. Between two of them the writer thread commits
+        its waiting calls, lease renewals first, so that a series of such transactions does not block it.
         """
         await self._transaction_lock.acquire()
         lock = contextlib.ExitStack()  # released once, however often it is closed
