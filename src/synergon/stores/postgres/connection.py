@@ -38,9 +38,18 @@ ISOLATION: Final = "read_committed"
 pooler nothing can be set for a connection."""
 
 
+SEARCH_PATH: Final = "pg_catalog, pg_temp"
+"""Where our statements look for functions, operators and types. The path of the role mostly has schemas where others
+may create functions, and one that fits the types of an argument better than the server's own would run with our
+rights."""
+
+FIX_PATH: Final = f"SET LOCAL search_path = {SEARCH_PATH}"
+"""The same for one transaction, where nothing can be set for a connection."""
+
+
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """One connection of its own."""
-    settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
+    settings = None if address.is_pooled_elsewhere else {**NO_STANDSTILL, "search_path": SEARCH_PATH}
     with translated(address):
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             address.dsn, server_settings=settings, **_driver_settings(address)
@@ -88,7 +97,7 @@ class Connections:
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
             return None
-        return {**self._address.profile.settings, **NO_STANDSTILL}
+        return {**self._address.profile.settings, **NO_STANDSTILL, "search_path": SEARCH_PATH}
 
     def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
         """How a stranger's settings are removed; None: the driver's own way."""
@@ -261,6 +270,8 @@ class Connections:
             # Entered and left as `async with` does, so that the driver takes no call that was cancelled for a mistake.
             await transaction.__aenter__()
             try:
+                if self._address.is_pooled_elsewhere:
+                    await connection.execute(FIX_PATH)
                 yield connection
             except BaseException as error:
                 await self._roll_back(connection, transaction, error)

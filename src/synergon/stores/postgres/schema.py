@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +11,7 @@ import asyncpg
 
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import ISOLATION, connect
+from synergon.stores.postgres.connection import FIX_PATH, ISOLATION, connect
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.profile import STANDARD
 
@@ -31,6 +33,7 @@ def foundation(address: Address) -> str:
     """
     schema = address.schema
     return (
+        f"{FIX_PATH};\n"
         f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
         f"CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"
         f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text),\n"
@@ -83,7 +86,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
         await _lay_foundation(connection, address)
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
         await _lay_foundation(connection, address)  # two nodes at once: the second finds it made
-    async with connection.transaction(isolation=ISOLATION):
+    async with _transaction(connection):
         value = await connection.fetchval(
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
@@ -98,8 +101,16 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
         )
 
 
-async def _lay_foundation(connection: asyncpg.Connection[Any], address: Address) -> None:
+@asynccontextmanager
+async def _transaction(connection: Any) -> AsyncIterator[None]:
+    """With our search_path: the connection may be a pooler's, and then it has another one."""
     async with connection.transaction(isolation=ISOLATION):
+        await connection.execute(FIX_PATH)
+        yield
+
+
+async def _lay_foundation(connection: asyncpg.Connection[Any], address: Address) -> None:
+    async with _transaction(connection):
         await connection.execute(foundation(address))
 
 
@@ -112,7 +123,7 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
 
 async def _check_profile(connection: asyncpg.Connection[Any], address: Address) -> None:
     """The tables of one profile are not those of another. Which it is was not always written down."""
-    async with connection.transaction():
+    async with _transaction(connection):
         found = await connection.fetchval(f"SELECT value FROM {address.schema}.meta WHERE name = 'profile'")
     made_with, asked_for = found or STANDARD.name, address.profile.name
     if made_with != asked_for:
@@ -123,7 +134,7 @@ async def _check_profile(connection: asyncpg.Connection[Any], address: Address) 
 
 
 async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identity:
-    async with connection.transaction():
+    async with _transaction(connection):
         row = await connection.fetchrow(
             f"SELECT current_database(), value FROM {schema}.meta WHERE name = 'database_id'"
         )
@@ -134,7 +145,7 @@ async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identit
 async def version_of(connection: Any, schema: str) -> int | None:
     """The version that the database has; None: there is none."""
     try:
-        async with connection.transaction():  # behind a pooler a statement is prepared and run on one server only so
+        async with _transaction(connection):  # behind a pooler a statement is prepared and run on one server only so
             value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
