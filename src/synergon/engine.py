@@ -32,6 +32,7 @@ from synergon.model.clock import Clock
 from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
+from synergon.model.printable import printing
 from synergon.options import settings as engine_settings
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, seconds
@@ -128,6 +129,7 @@ class Engine:
         )
         self.timeout_for = timeout_for
         self.logger = logger or logging.getLogger("synergon")
+        printing(self.logger)
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []

@@ -237,7 +237,7 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         ahead = await clock_ahead(store)
         facts["clock_ahead_seconds"] = round(ahead, 3)
         nodes = await engine.nodes()
-        facts["nodes"] = tuple(nodes)
+        facts["nodes"] = tuple(map(_without_password, nodes))
         counts = await store.counts()
         queues = await store.queues()
         shortages = await find_shortages(engine, counts)
@@ -248,6 +248,10 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         *_unclaimable_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
     ]
+
+
+def _without_password(node: NodeRecord) -> NodeRecord:
+    return msgspec.structs.replace(node, address=shown(node.address)) if node.address is not None else node
 
 
 def _unsafe_settings(store: dict[str, str]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from synergon.options.durations import seconds
 from synergon.options.options import check_count, check_name, check_timeout
 from synergon.options.requirement_options import check_labels
 from synergon.options.sizes import size_bytes
-from synergon.options.store_urls import check_url
+from synergon.options.store_urls import check_url, shown
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 
 UNSET: Final[Any] = object()
@@ -60,6 +60,11 @@ class Settings:
     advertise: str | None = None
     """The address that peers are told, where it is not the one that is listened on."""
     sources: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """All values, without the passwords of the URL."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)} | {"url": shown(self.url)}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
         """The same with these values, checked; UNSET ones are left as they are."""
@@ -217,6 +222,11 @@ def _check_listen(value: Any) -> str | None:
 def _check_advertise(value: Any) -> str | None:
     if value is None:
         return None
+    if isinstance(value, str) and "@" in value:  # not shown: a password may be in it
+        raise OptionError(
+            "advertise must be an address like http://10.0.0.5:7700; it has no user and no password, because all "
+            "who can read the database see it, and messages are signed with a secret of its own"
+        )
     if not isinstance(value, str) or not _is_address(value):
         raise OptionError(
             f"advertise must be an address like http://10.0.0.5:7700, without anything behind its path, got {value!r}"
