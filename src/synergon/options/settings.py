@@ -29,6 +29,9 @@ UNSET: Final[Any] = object()
 AUTO: Final = "auto"
 """As the store needs it."""
 
+MOST_CONCURRENT: Final = 100_000
+"""More tasks than one process can run at once; a larger number is a mistake."""
+
 _pyproject: Path | None = None
 
 
@@ -151,6 +154,13 @@ def _check_queues(value: Any) -> frozenset[str] | None:
     return frozenset(check_name(name, "queue") for name in names)
 
 
+def _check_at_once(value: Any, what: str) -> int:
+    count = check_count(value, what)
+    if count > MOST_CONCURRENT:
+        raise OptionError(f"{what} must be at most {MOST_CONCURRENT}, got {value!r}; start more workers instead")
+    return count
+
+
 def _check_lease(value: Any) -> float:
     lease = seconds(value, "lease")
     if not 0.5 <= lease <= 3600:
@@ -246,14 +256,14 @@ def _is_address(text: str) -> bool:
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "url": check_url,
     "name": lambda value: check_name(value, "name"),
-    "concurrency": lambda value: check_count(value, "concurrency"),
+    "concurrency": lambda value: _check_at_once(value, "concurrency"),
     "queues": _check_queues,
     "timeout": check_timeout,
     "lease": _check_lease,
     "sweep": _check_sweep,
     "grace": _check_grace,
     "retention": _check_retention,
-    "child_processes": lambda value: check_count(value, "child_processes"),
+    "child_processes": lambda value: _check_at_once(value, "child_processes"),
     "child_tasks": lambda value: check_count(value, "child_tasks"),
     "resources": _check_resources,
     "labels": lambda value: check_labels(value, "labels"),

@@ -57,6 +57,14 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
         return connection
 
 
+async def disconnect(connection: asyncpg.Connection[Any], address: Address) -> None:
+    """Part in order; a server that does not answer is left. What was asked before is known either way."""
+    try:
+        await connection.close(timeout=address.call_seconds * PARTING_PART)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
 def _driver_settings(address: Address) -> dict[str, Any]:
     settings = {"timeout": min(CONNECT_SECONDS, address.call_seconds), "command_timeout": address.call_seconds}
     if address.is_pooled_elsewhere:
@@ -77,6 +85,7 @@ class Connections:
         self._renewals = 0
         self._queueing = 0
         """How many wait for a connection."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._was_closed = False
@@ -84,6 +93,7 @@ class Connections:
     async def open(self) -> None:
         """Take calls. Connections are made when they are needed: the driver would try to keep a first one at all times,
         and complain of each try while the database is away."""
+        self._loop = asyncio.get_running_loop()
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
                 self._address.dsn,
@@ -114,6 +124,9 @@ class Connections:
         """Refuse new calls, finish those under way, then disconnect."""
         pool, self._pool, self._was_closed = self._pool, None, True
         if pool is None:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            self._at_hand.clear()  # the connections ended with their loop, and nothing can be said on them any more
             return
         try:
             async with asyncio.timeout(self._address.call_seconds):

@@ -11,7 +11,7 @@ import asyncpg
 
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import FIX_PATH, ISOLATION, connect
+from synergon.stores.postgres.connection import FIX_PATH, ISOLATION, connect, disconnect
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.profile import STANDARD
 
@@ -64,7 +64,7 @@ async def prepare(address: Address) -> Identity:
                 await _migrate_if_allowed(connection, address, version)
             return await _identity(connection, address.schema)
     finally:
-        await connection.close()
+        await disconnect(connection, address)
 
 
 async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Address, version: int | None) -> None:
@@ -159,4 +159,4 @@ async def version_at(address: Address) -> int | None:
         with translated(address):
             return await version_of(connection, address.schema)
     finally:
-        await connection.close()
+        await disconnect(connection, address)
