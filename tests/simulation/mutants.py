@@ -171,7 +171,7 @@ def stop_not_announced(patch: Patch) -> None:
 
 def max_running_ignored(patch: Patch) -> None:
     """A node claims as many of a kind as it has slots."""
-    patch.setattr(Admission, "kind_request", lambda self, kind: self._ledger.free)
+    patch.setattr(Admission, "free_count", lambda self, kind: self._ledger.free)
 
 
 def leftovers_forgotten(patch: Patch) -> None:
