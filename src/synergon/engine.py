@@ -185,11 +185,14 @@ class Engine:
                 f"two functions under the kind {task_type.kind!r}: {'.'.join(known.location)} and "
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
+        if self.node is not None:
+            raise KindError(
+                f"the worker of this engine runs already and would never run the kind {task_type.kind!r}; register all "
+                "kinds before it starts"
+            )
         if task_type.policy.downstream_of:
             together = {**self.kinds, task_type.kind: task_type}
             reject_circle(together)
-            if self.node is not None:  # it has checked already that all of them are there
-                reject_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type
