@@ -32,6 +32,7 @@ from synergon.model.clock import Clock
 from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
+from synergon.model.printable import printing
 from synergon.options import settings as engine_settings
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, seconds
@@ -129,6 +130,7 @@ class Engine:
         )
         self.timeout_for = timeout_for
         self.logger = logger or logging.getLogger("synergon")
+        printing(self.logger)
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
@@ -184,11 +186,14 @@ class Engine:
                 f"two functions under the kind {task_type.kind!r}: {'.'.join(known.location)} and "
                 f"{'.'.join(task_type.location)}; give one of them name=..."
             )
+        if self.node is not None:
+            raise KindError(
+                f"the worker of this engine runs already and would never run the kind {task_type.kind!r}; register all "
+                "kinds before it starts"
+            )
         if task_type.policy.downstream_of:
             together = {**self.kinds, task_type.kind: task_type}
             reject_circle(together)
-            if self.node is not None:  # it has checked already that all of them are there
-                reject_unknown_upstream(together)
         self.registry.add_kind(task_type)
         self.kinds[task_type.kind] = task_type
         return task_type

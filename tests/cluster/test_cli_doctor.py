@@ -184,3 +184,14 @@ def test_a_password_is_never_printed(shell: Shell) -> None:
         assert found.code == 1
         assert "user=ada" in found.out
         assert "s3cr3t" not in found.out + found.err
+
+
+def test_a_database_that_every_user_can_read_is_a_problem(migrated: Shell) -> None:
+    (migrated.folder / "app.db").chmod(0o644)
+    finished = quickly(migrated, "doctor", "--json", "--app", "app")
+    (finding,) = finished.document["problems"]
+    assert finished.code == 1
+    assert "every user of this host can access app.db" in finding["problem"]
+    assert finding["advice"] == "chmod o-rwx app.db"
+    (migrated.folder / "app.db").chmod(0o660)
+    assert quickly(migrated, "doctor", "--app", "app").code == 0

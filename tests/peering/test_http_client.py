@@ -252,5 +252,24 @@ def test_an_invalid_address_is_an_error(address: str) -> None:
         endpoint_of(address)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://kim\udcff@host",
+        "http://host/\udcff",
+        "http://" + "x" * 64,
+        "http://a..b",
+        "http://a\0b",
+        "http://[fe80::1%25nowhere]",
+        "https://[fe80::1%nowhere\0]",
+    ],
+)
+async def test_an_address_that_cannot_be_reached_raises_no_foreign_exception(address: str) -> None:
+    client = HttpClient()
+    with pytest.raises((SendError, OSError)):
+        await client.post(address, {}, b"{}", SECONDS)
+    await client.close()
+
+
 def test_a_line_break_in_an_address_cannot_inject_a_header() -> None:
     assert endpoint_of("http://host/a\r\nX-Forged: 1").head.count(b"\r\n") == 2

@@ -6,14 +6,16 @@ import asyncio
 import functools
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
+from tests.node.process_bodies import exits, on
 from tests.support import PATIENCE_SECONDS, ended, until
 
-from synergon import Engine, Retry, Server, State, injected
-from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
+from synergon import Engine, Reason, Retry, Server, State, injected
+from synergon.model.outcomes import ErrorRecord, FencedOutcome, Succeeded, Verdict
 
 Heard = list[tuple[Any, ...]]
 
@@ -204,3 +206,43 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_only_its_hook(eng
             await handle.result(PATIENCE_SECONDS)
         await until(lambda: len(complete) == 20)
     assert sorted(heard) == [handle.id for handle in handles[1:]]
+
+
+async def test_a_task_whose_third_child_dies_calls_on_failure_once(engine: Engine, tmp_path: Path) -> None:
+    heard: list[tuple[int, ErrorRecord]] = []
+    complete: list[int] = []
+    dies = on(
+        engine,
+        exits,
+        on_failure=lambda task, seconds, error: heard.append((task.id, error)),
+        on_complete=lambda task, seconds: complete.append(task.id),
+    )
+    async with engine.worker():
+        handle = await dies.enqueue(str(tmp_path / "started"))
+        record = await ended(handle)
+        await until(lambda: bool(heard and complete))
+    assert (record.state, record.reason, record.crashes) == (State.FAILED, Reason.CRASHED, 3)
+    ((task_id, error),) = heard
+    assert (task_id, complete) == (handle.id, [handle.id])
+    assert (error.type, error.message) == ("Crash", record.errors[-1].message)
+
+
+async def test_a_command_that_is_handed_back_calls_on_failure(engine: Engine) -> None:
+    heard: list[ErrorRecord] = []
+    begun = asyncio.Event()
+    gpu = engine.provider("gpu", servers=["g"], on_failure=lambda task, seconds, error: heard.append(error))
+
+    @gpu.command
+    async def load(server: Server) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    async with engine:
+        (handle,) = (await load.enqueue()).values()
+        async with engine.worker(grace=0):
+            await begun.wait()
+        record = await engine.get(handle.id)
+    assert (record.state, record.reason) == (State.FAILED, Reason.CRASHED)
+    (error,) = heard
+    assert "gave the command back" in error.message
+    assert (error.message, error.attempt) == (record.errors[-1].message, record.errors[-1].attempt)

@@ -23,6 +23,7 @@ from tests.stores.actions import HOUR, KIND, OUTCOMES, PATIENCE_SECONDS, Worker,
 from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
 from tests.support import until
 
+from synergon import Engine
 from synergon.errors import (
     KeyConflict,
     StoreError,
@@ -415,3 +416,20 @@ async def test_behind_a_pooler_nothing_is_prepared_beyond_a_transaction() -> Non
     async with store._connections.transaction() as connection:
         assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements") == 0
     await store.close()
+
+
+@ours_only
+async def test_a_server_that_says_nothing_at_the_end_of_the_first_connection_does_not_keep_an_engine_from_it() -> None:
+    store_url()
+    never_ends = asyncio.Event()
+    never_ends.set()
+    async with line_that_hangs_up_late(never_ends) as url:
+        engine = Engine(f"{url}&timeout=2")
+
+        @engine.task
+        async def work() -> int:
+            return 7
+
+        async with engine.worker():
+            assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == 7
+        assert (await PostgresStore(f"{url}&timeout=2").schema_versions()).found == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -132,3 +134,31 @@ async def open_and_close(url: str) -> None:
     store = SqliteStore(url)
     await store.open()
     await store.close()
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir() if not file.is_symlink()}
+
+
+async def test_a_new_file_and_those_beside_it_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        (tmp_path / "link.db").symlink_to(tmp_path / "app.db")
+        store = SqliteStore(f"sqlite:///{tmp_path}/link.db")
+        await store.open()
+        await store.secret()
+        modes = _modes(tmp_path)
+        await store.close()
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("app.db", "app.db-wal", "app.db-shm"), 0o600)
+
+
+async def test_a_file_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "app.db"
+    os.close(os.open(file, os.O_CREAT))
+    os.chmod(file, 0o660)  # noqa: PTH101
+    store = SqliteStore(f"sqlite:///{file}")
+    await store.open()
+    await store.close()
+    assert _modes(tmp_path) == {"app.db": 0o660}

@@ -191,15 +191,6 @@ def test_a_circle_is_refused_when_it_is_closed(engine: Engine) -> None:
         engine.task(name="self", downstream_of=["self"])(body)
 
 
-async def test_an_unknown_kind_is_refused_at_once_where_a_worker_runs_already(engine: Engine) -> None:
-    async with engine, engine.worker():
-        with pytest.raises(OptionError, match="task 'end' is downstream_of 'nowhere', which is no kind of this engine"):
-            engine.task(name="end", downstream_of=["nowhere"])(body)
-        assert "end" not in engine.kinds
-        engine.task(name="beginning")(body)
-        engine.task(name="end", downstream_of=["beginning"])(body)
-
-
 @pytest.mark.parametrize("value", ["beginning", None, 1, [""], [1]])
 def test_downstream_of_takes_names_of_kinds(engine: Engine, value: Any) -> None:
     with pytest.raises(OptionError, match="downstream_of"):

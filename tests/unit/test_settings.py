@@ -161,3 +161,15 @@ def test_the_settings_of_a_worker_are_those_of_its_engine_unless_it_says_otherwi
     settings = engine.worker(concurrency=7, queues=["b"])._settings
     assert (settings.concurrency, settings.grace, settings.queues) == (7, 1.0, frozenset({"b"}))
     assert engine.settings.concurrency == 5
+
+
+def test_the_settings_show_no_password() -> None:
+    engine = Engine("postgresql://kim:hunter2@host/db?sslpassword=hunter2")
+    assert "hunter2" not in repr(engine.settings) + repr(engine)
+    assert "url='postgresql://kim@host/db'" in repr(engine.settings)
+
+
+def test_an_advertised_address_with_a_password_is_rejected_without_showing_it() -> None:
+    with pytest.raises(OptionError, match="no password") as caught:
+        Engine("memory://", advertise="http://kim:hunter2@node:7700")
+    assert "hunter2" not in str(caught.value)

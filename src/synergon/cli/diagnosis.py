@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import shlex
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -217,12 +219,25 @@ def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
                 problem=f"{path} cannot be written, so no task can be stored or finished",
                 advice="give this user write access to the file and its folder, on a disk that is not read-only",
             )
+    yield from _readable_files(store.path)
     file_system = _file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
         yield Finding(
             problem=f"{folder} is on a network file system ({file_system}), where SQLite is unreliable",
             advice="move the database to a local disk",
         )
+
+
+def _readable_files(path: Path) -> Iterator[Finding]:
+    """A SQLite file, or one that SQLite keeps beside it, that every user of the host can read or write."""
+    if os.name != "posix":  # elsewhere the mode says nothing about other users
+        return
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        if file.exists() and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            yield Finding(
+                problem=f"every user of this host can access {file}, with arguments, results and the secret",
+                advice=f"chmod o-rwx {shlex.quote(str(file))}",
+            )
 
 
 def _file_system(folder: Path) -> str | None:
@@ -237,7 +252,7 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         ahead = await clock_ahead(store)
         facts["clock_ahead_seconds"] = round(ahead, 3)
         nodes = await engine.nodes()
-        facts["nodes"] = tuple(nodes)
+        facts["nodes"] = tuple(map(_without_password, nodes))
         counts = await store.counts()
         queues = await store.queues()
         shortages = await find_shortages(engine, counts)
@@ -248,6 +263,10 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         *_unclaimable_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
     ]
+
+
+def _without_password(node: NodeRecord) -> NodeRecord:
+    return msgspec.structs.replace(node, address=shown(node.address)) if node.address is not None else node
 
 
 def _unsafe_settings(store: dict[str, str]) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ import sys
 from enum import StrEnum
 from typing import Final
 
+from synergon.model.printable import printable
+
 FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)-7s %(node)s  %(message)s"
 
 
@@ -19,6 +21,14 @@ class Level(StrEnum):
     ERROR = "error"
 
 
+class PrintableFormatter(logging.Formatter):
+    """Lines as they may reach a terminal, whoever logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text; a traceback keeps its lines."""
+        return printable(super().format(record), lines=True)
+
+
 def configure(level: Level, node: str) -> None:
     """Log to stderr. Call it after the import of the app: handlers that the app has installed are kept instead."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -27,6 +37,6 @@ def configure(level: Level, node: str) -> None:
     if root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(FORMAT, "%Y-%m-%d %H:%M:%S", defaults={"node": node}))
+    handler.setFormatter(PrintableFormatter(FORMAT, "%Y-%m-%d %H:%M:%S", defaults={"node": node}))
     root.addHandler(handler)
     root.setLevel(number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
@@ -27,7 +26,7 @@ from synergon.cli import (
     worker,
 )
 from synergon.cli.database import JsonOption
-from synergon.cli.output import is_debugging, print_error, print_line
+from synergon.cli.output import is_debugging, print_error, print_line, print_lines, print_traceback
 from synergon.errors import NotAvailable, SynergonError
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -150,7 +149,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(error: BaseException, message: str, code: int) -> int:
     if is_debugging():
-        traceback.print_exception(error)
+        print_traceback(error)
     print_error(" ".join(message.split()))
     return code
 
@@ -158,7 +157,7 @@ def _report(error: BaseException, message: str, code: int) -> int:
 def _report_usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; its message is the help
-        print_line(message)
+        print_lines(message)
         return exit_codes.USAGE
     if getattr(error, "option_name", "")[1:].isdigit():  # a negative number is parsed as an option
         message = "a number here must be a whole number from 0 on, not a negative one"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from synergon.cli.database import AppOption, UrlOption, find_target, require_shared_store, store_of
-from synergon.cli.output import print_line
+from synergon.cli.output import print_line, print_lines
 from synergon.options.store_urls import shown
 from synergon.stores.base import SchemaVersions, Store
 
@@ -28,7 +28,7 @@ def migrate(
     require_shared_store(engine, "migrate")
     store = store_of(engine)
     if print_sql:
-        print_line(store.schema_sql())
+        print_lines(store.schema_sql())
         return
     before, after = asyncio.run(_migrate(store))
     if before is not None and after is not None:

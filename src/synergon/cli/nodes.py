@@ -21,6 +21,7 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.process_identity import is_gone
 from synergon.model.record import Record
+from synergon.options.store_urls import shown
 
 WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
@@ -190,7 +191,7 @@ def _row(node: NodeRecord, running: int) -> NodeRow:
         is_cordoned=node.is_cordoned,
         cordoned_at=node.cordoned_at,
         departure=node.state.departure if node.is_cordoned else None,
-        address=node.address,
+        address=shown(node.address) if node.address is not None else None,
         version=node.version,
         registered_at=node.registered_at,
         lease_remaining=node.lease_remaining,

@@ -1,7 +1,7 @@
 """Output of the command line: tables and sentences for people, or JSON only for programs.
 
 Results go to stdout; errors, warnings and progress go to stderr. Colours are used on a terminal only. Text from the
-database is never interpreted as markup.
+database is never interpreted as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,9 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from synergon.model.lifecycle import State
+from synergon.model.printable import printable, printable_json
 from synergon.options.durations import rough
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress
 
 STATE_STYLES: Final = {
@@ -39,14 +42,43 @@ console: Final = Console(markup=False, highlight=False, emoji=False)
 stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
 
 
-def print_line(*parts: str | Text) -> None:
+def print_line(line: str | Text = "") -> None:
     """Print a line on stdout, without wrapping: the terminal does that better."""
-    console.print(*parts, soft_wrap=True)
+    console.print(_one_line(line), soft_wrap=True)
+
+
+def print_lines(text: str) -> None:
+    """Print text that may have several lines."""
+    console.print(Text(printable(text, lines=True)), soft_wrap=True)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the traceback of an error on stderr."""
+    stderr.print(Text(printable("".join(format_exception(error)), lines=True)), soft_wrap=True, end="")
 
 
 def print_error(message: str) -> None:
     """Print an error as one line on stderr."""
-    stderr.print(Text("error: ", style="bold red").append(message, style="not bold default"), soft_wrap=True)
+    said = printable(message)
+    stderr.print(Text("error: ", style="bold red").append(said, style="not bold default"), soft_wrap=True)
+
+
+def _one_line(text: str | Text) -> Text:
+    """As it may reach a terminal, on one line."""
+    if isinstance(text, str):
+        return Text(printable(text))
+    safe = printable(text.plain)
+    if safe != text.plain:
+        text.plain = safe
+    return text
+
+
+class PrintableTable(Table):
+    """A table whose cells are text on one line each."""
+
+    def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
+        """Add a row, as it may reach a terminal."""
+        super().add_row(*(_one_line(cell) if isinstance(cell, str | Text) else cell for cell in cells), **settings)
 
 
 def is_debugging() -> bool:
@@ -69,7 +101,7 @@ def write_json_lines(values: Iterable[Any]) -> None:
 
 
 def _write(document: bytes) -> None:
-    sys.stdout.buffer.write(document + b"\n")
+    sys.stdout.buffer.write(printable_json(document) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -89,7 +121,7 @@ def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool
 def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:
     """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal the columns in `elastic` (see
     `short`) shrink, the widest first, and the others keep their width."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     right, shrinking = set(numbers), set(elastic)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in shrinking)
@@ -103,7 +135,7 @@ def short(text: str) -> Text:
 
 def new_facts() -> Table:
     """A table with names on the left and values on the right; long values are wrapped."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     return table

@@ -24,6 +24,7 @@ from synergon.cli import logs
 from synergon.cli.exit_codes import OK, RESTART, UNAVAILABLE, USAGE
 from synergon.cli.reload import check_watchfiles, watch
 from synergon.cli.supervisor_link import WorkerLink, open_link
+from synergon.model.printable import printing
 from synergon.node.processes.child_process import describe_end
 
 FIRST_PAUSE_SECONDS: Final = 0.2
@@ -42,6 +43,7 @@ PERMANENT_CODES: Final = frozenset({USAGE, UNAVAILABLE})
 """Exit codes for errors that a restart would not fix."""
 
 logger = logging.getLogger("synergon.cli")
+printing(logger)
 
 
 def supervise(

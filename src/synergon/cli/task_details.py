@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
-from synergon.cli.output import absolute, console, new_facts, print_line, relative, state_text
+from synergon.cli.output import absolute, console, new_facts, print_line, print_lines, relative, state_text
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.outcomes import ErrorRecord
@@ -114,4 +114,4 @@ def _print_error(error: ErrorRecord, now: datetime) -> None:
 def _print_block(heading: Text, text: str) -> None:
     print_line()
     print_line(heading)
-    print_line(text)
+    print_lines(text)

@@ -22,10 +22,12 @@ from synergon.cli.supervisor_link import connect_to_supervisor
 from synergon.cli.unknown_variables import unknown_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
+from synergon.model.printable import printing
 from synergon.options.settings import AUTO, Settings, from_text, load
 from synergon.options.store_urls import shown
 
 logger = logging.getLogger("synergon.cli")
+printing(logger)
 
 
 def worker(

@@ -155,9 +155,10 @@ class Connection:
         if store is None or waiters is None:
             return
         self._store = self._waiters = self.peers = self._listener = None
+        ended_with_loop = self.loop is not None and self.loop.is_closed()
         self.attach(None)
         waiters.close(NotConnected("the engine was closed while a caller waited for a result"))
-        if peers is not None and listener is not None:
+        if peers is not None and listener is not None and not ended_with_loop:
             await listener.stop()
             await peers.close()
         await store.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from synergon.client.operations import check_why
 from synergon.errors import OptionError
 from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Verb
 from synergon.model.process_identity import is_gone
@@ -78,7 +79,7 @@ class Control:
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
         """Cancel tasks as an operator: the audit has an entry for each. The caller announces the moves."""
-        reason = None if why is None else storable(why)
+        reason = check_why(why)
         actions = await asyncio.gather(
             *(
                 self._store.act(NewAction(verb="cancel", subject=str(task_id), value=reason, who=this_person()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
 from synergon.model.lifecycle import State
-from synergon.model.record import storable
+from synergon.model.record import is_storable, storable
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.task_records import TaskFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
@@ -69,6 +69,8 @@ class Operations:
         for name, value in given.items():
             if not isinstance(value, str):
                 raise OptionError(f"{name} must be text, got {value!r}")
+            if value is not None and not is_storable(value):
+                raise OptionError(f"{name} must be text that a database can hold, got {value!r}")
         if before is not None:
             before = check_id(before)
         return await self._store.list_tasks(TaskQuery(states=states, before=before, limit=limit, **given))
@@ -90,7 +92,7 @@ class Operations:
 
     async def cancel(self, task_id: int, why: str | None = None) -> bool:
         """Cancel a task in any state. False if it had ended already."""
-        (moved,) = await self._store.cancel([check_id(task_id)], None if why is None else storable(why))
+        (moved,) = await self._store.cancel([check_id(task_id)], check_why(why))
         if moved.state is None:
             raise _not_found(task_id)
         self._announcer.announce_moves([moved])
@@ -98,7 +100,7 @@ class Operations:
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> int:
         """Cancel the live tasks of a group. Returns how many there were."""
-        moves = await self._store.cancel_group(group_id, None if why is None else storable(why))
+        moves = await self._store.cancel_group(group_id, check_why(why))
         self._announcer.announce_moves(moves)
         return sum(moved.done for moved in moves)
 
@@ -170,6 +172,15 @@ def check_id(task_id: Any) -> int:
     if not 0 < task_id < 2**63:
         raise _not_found(task_id)
     return task_id
+
+
+def check_why(why: Any) -> str | None:
+    """The reason for a cancel, as it can be stored."""
+    if why is None:
+        return None
+    if not isinstance(why, str):
+        raise OptionError(f"why must be text, got {why!r}")
+    return storable(why)
 
 
 def _not_found(task_id: int) -> TaskError:

@@ -70,6 +70,12 @@ class Crashed(Record, frozen=True, kw_only=True):
     error: ErrorRecord
 
 
+def given_back(node_id: str | None) -> ErrorRecord:
+    """The error of a command whose node gives it back: it ends, because a command is never run twice."""
+    message = f"node {node_id} gave the command back after it had started; a command is never run twice"
+    return ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
+
+
 class KeyAssigned(Record, frozen=True, kw_only=True):
     """The producer did not know the key queue of the task, and the node does: the task joins that key queue, and the
     attempt is not counted."""

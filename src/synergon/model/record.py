@@ -24,6 +24,11 @@ def from_datetime(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database takes the text: it has no NUL and no half of a character."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def storable(text: str) -> str:
     """Replace lone surrogates in a text: no database stores them."""
     return text.encode(errors="backslashreplace").decode()

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from synergon.options.durations import seconds
 from synergon.options.options import check_count, check_name, check_timeout
 from synergon.options.requirement_options import check_labels
 from synergon.options.sizes import size_bytes
-from synergon.options.store_urls import check_url
+from synergon.options.store_urls import check_url, shown
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 
 UNSET: Final[Any] = object()
@@ -28,6 +28,9 @@ UNSET: Final[Any] = object()
 
 AUTO: Final = "auto"
 """Chosen according to the store."""
+
+MOST_CONCURRENT: Final = 100_000
+"""More tasks than one process can run at once; a larger number is a mistake."""
 
 _pyproject: Path | None = None
 
@@ -60,6 +63,11 @@ class Settings:
     advertise: str | None = None
     """The address that peers send to, if it differs from `listen`."""
     sources: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """All values, without the passwords of the URL."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)} | {"url": shown(self.url)}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
         """A copy with these values, checked; UNSET ones are ignored."""
@@ -146,6 +154,13 @@ def _check_queues(value: Any) -> frozenset[str] | None:
     return frozenset(check_name(name, "queue") for name in names)
 
 
+def _check_at_once(value: Any, what: str) -> int:
+    count = check_count(value, what)
+    if count > MOST_CONCURRENT:
+        raise OptionError(f"{what} must be at most {MOST_CONCURRENT}, got {value!r}; start more workers instead")
+    return count
+
+
 def _check_lease(value: Any) -> float:
     lease = seconds(value, "lease")
     if not 0.5 <= lease <= 3600:
@@ -217,6 +232,11 @@ def _check_listen(value: Any) -> str | None:
 def _check_advertise(value: Any) -> str | None:
     if value is None:
         return None
+    if isinstance(value, str) and "@" in value:  # not shown: a password may be in it
+        raise OptionError(
+            "advertise must be an address like http://10.0.0.5:7700; it has no user and no password, because all "
+            "who can read the database see it, and messages are signed with a secret of its own"
+        )
     if not isinstance(value, str) or not _is_address(value):
         raise OptionError(
             f"advertise must be an address like http://10.0.0.5:7700, without anything behind its path, got {value!r}"
@@ -236,14 +256,14 @@ def _is_address(text: str) -> bool:
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "url": check_url,
     "name": lambda value: check_name(value, "name"),
-    "concurrency": lambda value: check_count(value, "concurrency"),
+    "concurrency": lambda value: _check_at_once(value, "concurrency"),
     "queues": _check_queues,
     "timeout": check_timeout,
     "lease": _check_lease,
     "sweep": _check_sweep,
     "grace": _check_grace,
     "retention": _check_retention,
-    "child_processes": lambda value: check_count(value, "child_processes"),
+    "child_processes": lambda value: _check_at_once(value, "child_processes"),
     "child_tasks": lambda value: check_count(value, "child_tasks"),
     "resources": _check_resources,
     "labels": lambda value: check_labels(value, "labels"),

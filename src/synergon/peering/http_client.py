@@ -57,6 +57,14 @@ class HttpClient:
 
     async def post(self, address: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
         """POST and return the answer within `seconds`; OSError, TimeoutError or SendError if there is none."""
+        try:
+            return await self._post(address, headers, body, seconds)
+        except ValueError as error:
+            if isinstance(error, OSError):  # a certificate that does not fit is both
+                raise
+            raise _invalid(address, error) from error
+
+    async def _post(self, address: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
         endpoint = endpoint_of(address)
         request = _request(endpoint, headers, body)
         connection = self._take_idle(endpoint)
@@ -262,11 +270,19 @@ def _request(endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> byt
 def endpoint_of(address: str) -> Endpoint:
     """Parse a peer's address; SendError if it is invalid."""
     try:
-        parts = urlsplit(address)
-        is_secure, host = parts.scheme == "https", (parts.hostname or "").encode("idna").decode()
-        port = parts.port or (443 if is_secure else 80)
+        return _parsed(address)
     except ValueError as error:
-        raise SendError(f"{address} is not a valid address: {error}") from error
+        raise _invalid(address, error) from error
+
+
+def _invalid(address: str, error: ValueError) -> SendError:
+    return SendError(f"{address!r} is not a valid address: {error}")
+
+
+def _parsed(address: str) -> Endpoint:
+    parts = urlsplit(address)
+    is_secure, host = parts.scheme == "https", (parts.hostname or "").encode("idna").decode()
+    port = parts.port or (443 if is_secure else 80)
     shown = f"[{host}]" if ":" in host else host
     lines = [
         f"POST {quote(parts.path.rstrip('/'), safe=PATH_CHARACTERS)}{PATH} HTTP/1.1",

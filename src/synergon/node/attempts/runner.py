@@ -244,7 +244,7 @@ class Runner:
         if attempt.limit_key is not None:
             return KeyAssigned(limit_key=attempt.limit_key)
         if attempt.task_type.hooks:
-            self._hooks.started(attempt)
+            self._hooks.started(attempt, self.node_id)
         if attempt.runs_in == "process":
             return await self._in_child(attempt)
         attempt.has_begun = True

@@ -14,11 +14,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from synergon.errors import SynergonError
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
-from synergon.model.outcomes import Failed, FencedOutcome, Succeeded, Verdict
+from synergon.model.outcomes import (
+    Crashed,
+    ErrorRecord,
+    Failed,
+    FencedOutcome,
+    Outcome,
+    Retrying,
+    Succeeded,
+    Verdict,
+    given_back,
+)
 from synergon.model.record import Record
 from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt
@@ -61,22 +73,22 @@ class Hooks:
         self._logger = logger
         self._callbacks = callbacks
         self.feed = EventFeed(subscribers, clock, logger, callbacks)
-        self.open: dict[tuple[int, int], Attempt] = {}
-        """Running attempts whose kind has hooks."""
+        self.open: dict[tuple[int, int], tuple[Attempt, str]] = {}
+        """Running attempts whose kind has hooks, and the node's id when they started."""
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = asyncio.Semaphore(THREADS)
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: Attempt, node_id: str) -> None:
         """Call `on_start`: the task function of a kind with hooks is about to run."""
         attempt.started_at = self._clock.monotonic()
-        self.open[attempt.claim.id, attempt.claim.claim_no] = attempt
+        self.open[attempt.claim.id, attempt.claim.claim_no] = (attempt, node_id)
         self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Call the hooks for an outcome that the store has accepted; a stale outcome calls none."""
         if self.feed.open:
             self.feed.finished(fenced, verdict)
-        attempt = self.open.pop((fenced.id, fenced.claim_no), None)
+        attempt, node_id = self.open.pop((fenced.id, fenced.claim_no), (None, ""))
         if attempt is None or verdict.state is None or not State(verdict.state).is_final:
             return
         seconds = self._clock.monotonic() - attempt.started_at
@@ -84,7 +96,8 @@ class Hooks:
             case Succeeded(result=result) if verdict.state == State.SUCCEEDED:
                 decode = attempt.task_type.signature.decode_result
                 self._call(attempt, "on_success", lambda: (seconds, decode(result or b"null")))
-            case Failed(error=error) if verdict.state == State.FAILED:
+            case outcome if verdict.state == State.FAILED:
+                error = _error(outcome, attempt, node_id)
                 self._call(attempt, "on_failure", lambda: (seconds, error))
         self._call(attempt, "on_complete", lambda: (seconds,))
 
@@ -140,6 +153,13 @@ class Hooks:
             return
         await self._threads.acquire()  # released when the thread has really ended, not when its time is over
         await self._callbacks.call(label, partial(hook, *arguments), on_thread_end=self._threads.release)
+
+
+def _error(outcome: Outcome, attempt: Attempt, node_id: str) -> ErrorRecord:
+    """Why the task has failed: its own error, the last of its crashes, or that it is a command and was given back."""
+    if isinstance(outcome, Failed | Retrying | Crashed):
+        return outcome.error
+    return replace(given_back(node_id), attempt=attempt.claim.attempts)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:

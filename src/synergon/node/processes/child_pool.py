@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from synergon.errors import NotConnected, OptionError, SynergonError
+from synergon.model.printable import printing
 from synergon.node.processes.child_main import Frame, Kind
 from synergon.node.processes.child_process import ChildProcess, describe_end, name_signal
 
@@ -32,6 +33,7 @@ MAX_STARTS: Final = 3
 """How many children are tried for a job when they die before they accept it: the import may be what kills them."""
 
 logger = logging.getLogger("synergon.node.processes.child_pool")
+printing(logger)
 
 
 class ChildFailure(SynergonError):

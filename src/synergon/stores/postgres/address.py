@@ -25,11 +25,12 @@ _DRIVERS: Final = (
     *("ssl_min_protocol_version", "ssl_max_protocol_version", "krbsrvname", "gsslib"),
 )
 _SERVERS: Final = (
-    *("application_name", "options", "search_path", "timezone", "default_transaction_read_only"),
+    *("application_name", "options", "timezone", "default_transaction_read_only"),
     *("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "work_mem"),
     *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"),
 )
 """Session settings that a URL may contain by name; any other can be given with `options`."""
+_PATH: Final = "search_path"
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -67,6 +68,7 @@ class Address:
         """Parse a URL, and remove synergon's own parameters from it."""
         parts = _split(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
+        _check_path(parameters)
         _check_names(name for name, _ in parameters)
         ours = {name: value for name, value in parameters if name in _OURS}
         theirs = urlencode([(name, value) for name, value in parameters if name not in _OURS])
@@ -80,6 +82,14 @@ class Address:
             is_pooled_elsewhere=_check_switch("pgbouncer", ours.get("pgbouncer", "false")),
             profile=profile,
             notifies=_check_listening(profile, ours.get("listen")),
+        )
+
+
+def _check_path(parameters: Iterable[tuple[str, str]]) -> None:
+    if any(_PATH in name.lower() or (name == "options" and _PATH in value.lower()) for name, value in parameters):
+        raise OptionError(
+            "a postgresql:// URL has no search_path: synergon fixes its own, so that its statements call no function "
+            "of others; for ctx.transaction() set it with ALTER ROLE ... SET search_path, or in the task function"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from synergon.errors import KeyConflict, OptionError
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres.address import Address
+from synergon.stores.postgres.connection import SEARCH_PATH
 from synergon.stores.postgres.drivers import Driver
 from synergon.stores.postgres.schema import Identity
 from synergon.stores.postgres.session import Session
@@ -27,11 +29,25 @@ async def insert_on(
     """Insert on the caller's connection, after a check that it leads to this database."""
     await driver.check_transaction()
     session = Session(driver, address.profile, sql, shard=0, is_callers=True)
-    await _check_same_database(session, address, identity)
-    inserted = await _insert_all_or_none(session, tasks)
-    if address.notifies:
-        await session.rows("notify", address.channel, payload_of({task.kind for task in tasks}))
+    async with _fixed_path(session):
+        await _check_same_database(session, address, identity)
+        inserted = await _insert_all_or_none(session, tasks)
+        if address.notifies:
+            await session.rows("notify", address.channel, payload_of({task.kind for task in tasks}))
     return inserted
+
+
+@asynccontextmanager
+async def _fixed_path(session: Session) -> AsyncIterator[None]:
+    """Our statements under our search_path; then the caller's again."""
+    path, _ = await session.row("fix_path", SEARCH_PATH)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # a transaction that has failed is rolled back, and its settings with it
+            await session.rows("restore_path", path)
+        raise
+    await session.rows("restore_path", path)
 
 
 async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:

@@ -38,14 +38,31 @@ ISOLATION: Final = "read_committed"
 behind a pooler nothing can be set for a connection."""
 
 
+SEARCH_PATH: Final = "pg_catalog, pg_temp"
+"""Where our statements look for functions, operators and types. The path of the role mostly has schemas where others
+may create functions, and one that fits the types of an argument better than the server's own would run with our
+rights."""
+
+FIX_PATH: Final = f"SET LOCAL search_path = {SEARCH_PATH}"
+"""The same for one transaction, where nothing can be set for a connection."""
+
+
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """Open a single connection outside the pool."""
-    settings = None if address.is_pooled_elsewhere else NO_STANDSTILL
+    settings = None if address.is_pooled_elsewhere else {**NO_STANDSTILL, "search_path": SEARCH_PATH}
     with translated(address):
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             address.dsn, server_settings=settings, **_driver_settings(address)
         )
         return connection
+
+
+async def disconnect(connection: asyncpg.Connection[Any], address: Address) -> None:
+    """Part in order; a server that does not answer is left. What was asked before is known either way."""
+    try:
+        await connection.close(timeout=address.call_seconds * PARTING_PART)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
 
 
 def _driver_settings(address: Address) -> dict[str, Any]:
@@ -68,6 +85,7 @@ class Connections:
         self._renewals = 0
         self._queueing = 0
         """The number of calls that wait for a connection."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
         self._is_idle = asyncio.Event()
         self._was_closed = False
@@ -75,6 +93,7 @@ class Connections:
     async def open(self) -> None:
         """Start to take calls. Connections are made on demand: the driver would otherwise maintain a first connection,
         and log each failed attempt while the database is unavailable."""
+        self._loop = asyncio.get_running_loop()
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
                 self._address.dsn,
@@ -88,7 +107,7 @@ class Connections:
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
             return None
-        return {**self._address.profile.settings, **NO_STANDSTILL}
+        return {**self._address.profile.settings, **NO_STANDSTILL, "search_path": SEARCH_PATH}
 
     def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
         """A function that resets the settings of a connection. None if the driver's own reset suffices."""
@@ -105,6 +124,9 @@ class Connections:
         """Reject new calls, finish those under way, then disconnect."""
         pool, self._pool, self._was_closed = self._pool, None, True
         if pool is None:
+            return
+        if self._loop is not None and self._loop.is_closed():
+            self._at_hand.clear()  # the connections ended with their loop, and nothing can be said on them any more
             return
         try:
             async with asyncio.timeout(self._address.call_seconds):
@@ -261,6 +283,8 @@ class Connections:
             # Called as `async with` would: the driver then does not report a cancelled call as misuse.
             await transaction.__aenter__()
             try:
+                if self._address.is_pooled_elsewhere:
+                    await connection.execute(FIX_PATH)
                 yield connection
             except BaseException as error:
                 await self._roll_back(connection, transaction, error)

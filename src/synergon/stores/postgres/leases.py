@@ -10,7 +10,7 @@ import msgspec
 
 from synergon.model.nodes import NewNode
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import connect
+from synergon.stores.postgres.connection import FIX_PATH, connect
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.session import Session
 
@@ -53,7 +53,7 @@ class ConnectionLeaseKeeper:
         try:
             with translated(self._address):
                 # Behind a pooler only the statements of one transaction reach one server.
-                await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                await self._connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {FIX_PATH}")
                 status: str = await self._connection.execute(self._renew_sql, node_id, lease, says, is_stopping)
                 await self._connection.execute("COMMIT")
         except BaseException:

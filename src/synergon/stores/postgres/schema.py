@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +11,7 @@ import asyncpg
 
 from synergon.errors import SchemaError
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import ISOLATION, connect
+from synergon.stores.postgres.connection import FIX_PATH, ISOLATION, connect, disconnect
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.profile import STANDARD
 
@@ -31,6 +33,7 @@ def foundation(address: Address) -> str:
     """
     schema = address.schema
     return (
+        f"{FIX_PATH};\n"
         f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
         f"CREATE TABLE IF NOT EXISTS {schema}.meta (name text PRIMARY KEY, value text NOT NULL);\n"
         f"INSERT INTO {schema}.meta VALUES ('schema_version', '0'), ('database_id', gen_random_uuid()::text),\n"
@@ -61,7 +64,7 @@ async def prepare(address: Address) -> Identity:
                 await _migrate_if_allowed(connection, address, version)
             return await _identity(connection, address.schema)
     finally:
-        await connection.close()
+        await disconnect(connection, address)
 
 
 async def _migrate_if_allowed(connection: asyncpg.Connection[Any], address: Address, version: int | None) -> None:
@@ -83,7 +86,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
         await _lay_foundation(connection, address)
     except (asyncpg.UniqueViolationError, asyncpg.DuplicateSchemaError, asyncpg.DuplicateTableError):
         await _lay_foundation(connection, address)  # another node may have created it meanwhile
-    async with connection.transaction(isolation=ISOLATION):
+    async with _transaction(connection):
         value = await connection.fetchval(
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
@@ -98,8 +101,16 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
         )
 
 
-async def _lay_foundation(connection: asyncpg.Connection[Any], address: Address) -> None:
+@asynccontextmanager
+async def _transaction(connection: Any) -> AsyncIterator[None]:
+    """With our search_path: the connection may be a pooler's, and then it has another one."""
     async with connection.transaction(isolation=ISOLATION):
+        await connection.execute(FIX_PATH)
+        yield
+
+
+async def _lay_foundation(connection: asyncpg.Connection[Any], address: Address) -> None:
+    async with _transaction(connection):
         await connection.execute(foundation(address))
 
 
@@ -112,7 +123,7 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
 
 async def _check_profile(connection: asyncpg.Connection[Any], address: Address) -> None:
     """Raise if the tables were created for another profile. Old databases have not recorded theirs."""
-    async with connection.transaction():
+    async with _transaction(connection):
         found = await connection.fetchval(f"SELECT value FROM {address.schema}.meta WHERE name = 'profile'")
     made_with, asked_for = found or STANDARD.name, address.profile.name
     if made_with != asked_for:
@@ -123,7 +134,7 @@ async def _check_profile(connection: asyncpg.Connection[Any], address: Address) 
 
 
 async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identity:
-    async with connection.transaction():
+    async with _transaction(connection):
         row = await connection.fetchrow(
             f"SELECT current_database(), value FROM {schema}.meta WHERE name = 'database_id'"
         )
@@ -134,9 +145,7 @@ async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identit
 async def version_of(connection: Any, schema: str) -> int | None:
     """The schema version of the database; None if it has no schema."""
     try:
-        async with (
-            connection.transaction()
-        ):  # behind a pooler only a transaction prepares and runs a statement on one server
+        async with _transaction(connection):  # behind a pooler only a transaction keeps to one server
             value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
@@ -150,4 +159,4 @@ async def version_at(address: Address) -> int | None:
         with translated(address):
             return await version_of(connection, address.schema)
     finally:
-        await connection.close()
+        await disconnect(connection, address)

@@ -20,7 +20,7 @@ from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import ISOLATION, Connections
+from synergon.stores.postgres.connection import ISOLATION, SEARCH_PATH, Connections
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.session import Session
 from synergon.stores.rules.finish import finish
@@ -99,6 +99,7 @@ class PostgresTaskTransaction:
             with translated(self._address):
                 await self._check_is_ours()
                 session = Session(self.connection, self._address.profile, self._sql, self._shard)
+                await session.rows("fix_path", SEARCH_PATH)
                 (verdict,) = await finish(session, [fenced])
                 if verdict.state is State.SUCCEEDED:
                     await session.flush()

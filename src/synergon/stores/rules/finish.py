@@ -26,6 +26,7 @@ from synergon.model.outcomes import (
     Snoozed,
     Succeeded,
     Verdict,
+    given_back,
 )
 from synergon.model.record import to_datetime
 from synergon.policies import CRASH_LIMIT
@@ -168,10 +169,7 @@ async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
         case Crashed(error=error):
             await charge_crash(session, task, error)
         case HandedBack() if task.is_command and not task.cancel_requested:
-            message = f"node {task.node_id} gave the command back after it had started; a command is never run twice"
-            await charge_crash(
-                session, task, ErrorRecord(attempt=0, type="Crash", message=message, node_id=task.node_id)
-            )
+            await charge_crash(session, task, given_back(task.node_id))
         case Snoozed() | HandedBack() | KeyAssigned():
             await session.tasks.charge(task.id, attempts=1)
         case Cancelled(why=why) if why is not None:

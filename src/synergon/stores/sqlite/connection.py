@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -58,6 +60,7 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
     if not path.absolute().parent.is_dir():
         raise StoreError(f"the folder {path.absolute().parent} does not exist; create it, or name another file")
     reject_folder(path)
+    _create_private(path)
     try:
         connection = sqlite3.connect(
             path, timeout=lock_wait_seconds, isolation_level=None, check_same_thread=False, cached_statements=512
@@ -76,6 +79,16 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
         connection.close()
         raise translate(error, path) from error
     return connection
+
+
+def _create_private(path: Path) -> None:
+    """Make a missing file so that only its owner can read it: arguments and the cluster's secret are in it.
+
+    SQLite gives the same mode to the files beside it. A file that exists keeps its mode, and is not even opened: to
+    close it would give up the locks that this process has on it.
+    """
+    with suppress(OSError):  # it exists, or SQLite says what is wrong
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def retry_while_locked(execute: Callable[[], object], seconds: float) -> None:

@@ -1,15 +1,27 @@
 -- name: now
-SELECT now()
+SELECT pg_catalog.now()
 
 -- name: begin_task_transaction
-SELECT now(), current_setting('transaction_read_only') = 'on' AS is_read_only
-FROM set_config('idle_in_transaction_session_timeout', $1, true)
+-- The path is the role's: the transaction is for the task function. So is that of `now` and `fix_path`.
+SELECT pg_catalog.now(),
+    pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on' AS is_read_only
+FROM pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
 
 -- name: secret
 SELECT value FROM {schema}.meta WHERE name = 'secret'
 
 -- name: whereabouts
 SELECT current_database(), to_regclass($1) IS NOT NULL
+
+-- name: fix_path
+-- The path as it was, and from now on, for this transaction, the one that our statements are written for.
+WITH found AS MATERIALIZED (
+    SELECT pg_catalog.current_setting('search_path') AS path
+)
+SELECT path, pg_catalog.set_config('search_path', $1, true) FROM found
+
+-- name: restore_path
+SELECT pg_catalog.set_config('search_path', $1, true)
 
 -- name: database_id
 SELECT value FROM {schema}.meta WHERE name = 'database_id'

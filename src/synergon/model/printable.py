@@ -1,0 +1,66 @@
+"""Text as it may leave for a terminal or a log.
+
+Errors, progress, reasons and names come from task functions, servers and other users. A terminal obeys some of their
+characters, and a line break in a log looks like a record of its own. `printable` makes all of them visible.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Final
+
+_UNSAFE: Final = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, with CR, BEL and the ESC of CSI and OSC, and C1, where both are one character
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # they change the direction of the text that follows
+    "\u2028\u2029"  # line breaks
+    "\ud800-\udfff"  # no terminal's encoding has them
+    "\U000e0000-\U000e007f"  # invisible copies of ASCII
+    "]"
+)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""The text with its control characters as escapes, such as `\x1b`; with `lines` it keeps line breaks and tabs."""
+    return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def printable_json(document: bytes) -> bytes:
+    """A JSON document with these characters as JSON's own escapes. Outside of strings it has only line breaks."""
+    text = document.decode()
+    return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text).encode()
+
+
+class PrintableRecords(logging.Filter):
+    """Makes every record printable before any handler gets it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Escape the message, its arguments and the traceback, which keeps its lines."""
+        if isinstance(record.msg, str):
+            record.msg = printable(record.msg)
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_printable_argument, record.args))
+        if record.exc_info and record.exc_text is None:
+            record.exc_text = printable(_FORMATTER.formatException(record.exc_info), lines=True)
+        return True
+
+
+def _printable_argument(argument: object) -> object:
+    return printable(str(argument)) if isinstance(argument, str | BaseException) else argument
+
+
+_FORMATTER: Final = logging.Formatter()
+_RECORDS: Final = PrintableRecords()
+
+
+def printing(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+    """Let this logger make only printable records."""
+    while isinstance(logger, logging.LoggerAdapter):
+        logger = logger.logger
+    logger.addFilter(_RECORDS)
