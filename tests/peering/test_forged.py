@@ -18,7 +18,7 @@ from tests.support import until
 from synergon import Engine, State
 from synergon.model.nodes import NewNode, ProcessIdentity
 from synergon.model.tasks import NewTask
-from synergon.peering.http_server import HEADERS
+from synergon.peering.http_headers import HEADERS
 from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
 

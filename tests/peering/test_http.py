@@ -7,7 +7,6 @@ import gc
 import socket
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -16,12 +15,14 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 from tests.peering.clocks import StoppedClock
+from tests.peering.served_app import served
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
 from synergon.errors import OptionError
-from synergon.peering import http_server
-from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _start
+from synergon.peering import http_transport
+from synergon.peering.http_headers import HEADERS
+from synergon.peering.http_transport import HttpTransport, _bind
 from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
@@ -172,7 +173,9 @@ async def test_an_address_that_cannot_be_bound_is_a_configuration_error(sqlite_u
 async def test_a_cancelled_start_leaks_no_socket(steps: int) -> None:
     transport = HttpTransport(("127.0.0.1", 0), None)
     starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
-    await asyncio.to_thread(http_server._import_server)  # from here on each turn of the loop is one step of the start
+    await asyncio.to_thread(
+        http_transport._import_parser
+    )  # from here on each turn of the loop is one step of the start
     for _ in range(steps):
         await asyncio.sleep(0)
     starting.cancel()
@@ -199,17 +202,6 @@ async def test_the_advertised_address_is_published(sqlite_url: str) -> None:
         assert node.address == "http://proxy.example/nodes/1"
 
 
-@asynccontextmanager
-async def served(app: Starlette) -> AsyncIterator[str]:
-    """An app on a port of its own."""
-    bound = _bind("127.0.0.1", 0)
-    server = await _start(app, bound)
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        await server.shutdown()
-
-
 async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: str) -> None:
     bound = _bind("127.0.0.1", 0)
     address = f"http://127.0.0.1:{bound.getsockname()[1]}/inside"
@@ -220,13 +212,10 @@ async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: s
     async def quick() -> int:
         return 7
 
-    server = await _start(Starlette(routes=[Mount("/inside", worker.peer_app())]), bound)
-    try:
-        async with worker.worker(), producer:
-            (handle,) = await producer.enqueue([producer.call("quick")])
-            assert await handle.result(timeout=PATIENCE_SECONDS) == 7
-    finally:
-        await server.shutdown()
+    app = Starlette(routes=[Mount("/inside", worker.peer_app())])
+    async with served(app, bound), worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        assert await handle.result(timeout=PATIENCE_SECONDS) == 7
 
 
 class Moody:
@@ -292,7 +281,7 @@ async def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest
 
 
 async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(http_transport, "SEND_SECONDS", 0.2)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.6)

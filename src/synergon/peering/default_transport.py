@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from synergon.options.settings import AUTO, Settings
-from synergon.peering.http_server import HttpTransport
+from synergon.peering.http_transport import HttpTransport
 from synergon.peering.transport import Transport
 
 ALL_INTERFACES: Final = "0.0.0.0"  # noqa: S104  many hosts share one PostgreSQL; messages are signed
