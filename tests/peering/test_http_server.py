@@ -396,10 +396,10 @@ async def test_a_server_without_descriptors_waits_and_is_logged_once(
 
     monkeypatch.setattr(port.server, "_pause", count)
     with socket.socket() as client, caplog.at_level(logging.INFO):
+        client.connect(port.bound.getsockname())
         client.setblocking(False)
-        descriptors(client.fileno() + 1)  # lower numbers are all in use
+        descriptors(client.fileno() + 1)
         spare = _use_up_descriptors()
-        await asyncio.get_running_loop().sock_connect(client, port.bound.getsockname())
         await until(lambda: pauses >= 5)
         descriptors(before)
         for used in spare:

@@ -15,6 +15,7 @@ from synergon.errors import OptionError
 from synergon.peering.http_client import HttpClient
 from synergon.peering.http_headers import headers_of
 from synergon.peering.http_server import HttpServer
+from synergon.peering.listen_address import facing_address
 from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, SendError
 
@@ -24,16 +25,18 @@ SEND_SECONDS: Final = 2.0
 class HttpTransport:
     """Listens on `listen` (host and port; None: the application serves `PeerApp` itself) and sends over HTTP.
 
-    The published address is `advertise` if that is given; else, where `listen` is every interface, the address of this
-    host on the route to `database_host`.
+    Without a host it listens on the interface that faces the `database_hosts`. The published address is `advertise` if
+    that is given; else, where `listen` is every interface, the one that faces the database.
     """
 
     schemes = ("http://", "https://")
 
-    def __init__(self, listen: tuple[str, int] | None, advertise: str | None, database_host: str | None = None) -> None:
+    def __init__(
+        self, listen: tuple[str | None, int] | None, advertise: str | None, database_hosts: tuple[str, ...] = ()
+    ) -> None:
         self._listen = listen
         self._advertise = advertise
-        self._database_host = database_host
+        self._database_hosts = database_hosts
         self._server: HttpServer | None = None
         self._address: str | None = None
         self._client = HttpClient()
@@ -46,17 +49,12 @@ class HttpTransport:
         async with self._start_lock:
             if self._server is None:
                 await self.prepare()
-                bound = _bind(*self._listen)
-                self._address = self._advertise or self._published(bound)
+                facing = await asyncio.to_thread(facing_address, self._database_hosts)  # may ask a name server
+                bound = _bind(self._listen[0] or facing, self._listen[1])
+                self._address = self._advertise or _published(bound, facing)
                 self._server = HttpServer(bound, deliver)
                 self._server.start()
             return self._address
-
-    def _published(self, bound: socket.socket) -> str:
-        host, port = bound.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
-            host = reachable_host(self._database_host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def prepare(self) -> None:
         """Import the parser of requests and answers: slow; it would block the event loop."""
@@ -91,6 +89,13 @@ def _import_parser() -> None:
     import httptools  # noqa: F401  imported here for its side effect: later imports are fast
 
 
+def _published(bound: socket.socket, facing: str) -> str:
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
+        host = facing
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
@@ -106,14 +111,3 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from error
     bound.setblocking(False)
     return bound
-
-
-def reachable_host(towards: str | None) -> str:
-    """The address of this host on the route to `towards`, by which hosts over there can reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((towards or "127.0.0.1", 9))  # sends nothing
-            host: str = probe.getsockname()[0]
-        except OSError:
-            return socket.gethostname()
-    return host
