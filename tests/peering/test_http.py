@@ -49,6 +49,12 @@ async def signer(engine: Engine) -> Signer:
     return Signer(await engine.store.secret(), StoppedClock(now))
 
 
+def id_of(engine: Engine) -> str:
+    """The id that messages for the engine name."""
+    assert engine.peers is not None
+    return engine.peers.id
+
+
 async def post(
     engine: Engine, envelope: Envelope, *, without: str | None = None, method: str = "POST"
 ) -> tuple[int, str]:
@@ -86,7 +92,7 @@ BODY = encode(message(new={"quick": 1}))
 
 
 async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
-    status, answer = await post(engine, signer.wrap("me", BODY))
+    status, answer = await post(engine, signer.wrap("me", id_of(engine), BODY))
     assert status == 200
     assert '"free":64' in answer
     assert [hints.new for hints in watch.heard] == [{"quick": 1}]
@@ -94,14 +100,14 @@ async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watc
 
 async def test_a_wrong_signature_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
     now = await engine.store.now()
-    status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", BODY))
+    status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", id_of(engine), BODY))
     assert status == 401
     assert "signature is wrong" in why
     assert watch.heard == watch.sent == []
 
 
 async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
-    envelope = signer.wrap("me", BODY)
+    envelope = signer.wrap("me", id_of(engine), BODY)
     assert (await post(engine, envelope))[0] == 200
     assert (await post(engine, envelope))[0] == 401
     assert len(watch.heard) == 1
@@ -111,7 +117,9 @@ async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
 async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watch, shift: int) -> None:
     now = await engine.store.now() + shift
-    status, why = await post(engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", BODY))
+    status, why = await post(
+        engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", id_of(engine), BODY)
+    )
     assert status == 401
     assert "by the database's clock" in why
     assert watch.heard == watch.sent == []
@@ -121,14 +129,14 @@ async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watc
 async def test_a_message_without_its_headers_is_rejected(
     engine: Engine, signer: Signer, watch: Watch, header: str
 ) -> None:
-    status, why = await post(engine, signer.wrap("me", BODY), without=header)
+    status, why = await post(engine, signer.wrap("me", id_of(engine), BODY), without=header)
     assert status == 401
     assert header in why
     assert watch.heard == watch.sent == []
 
 
 async def test_a_body_over_the_limit_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
-    status, why = await post(engine, signer.wrap("me", b" " * SIZE_LIMIT + BODY))
+    status, why = await post(engine, signer.wrap("me", id_of(engine), b" " * SIZE_LIMIT + BODY))
     assert status == 413
     assert str(SIZE_LIMIT) in why
     assert watch.heard == watch.sent == []
@@ -136,14 +144,14 @@ async def test_a_body_over_the_limit_is_rejected(engine: Engine, signer: Signer,
 
 async def test_only_post_requests_are_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
     for method in ("GET", "PUT", "DELETE"):
-        assert (await post(engine, signer.wrap("me", BODY), method=method))[0] == 405
+        assert (await post(engine, signer.wrap("me", id_of(engine), BODY), method=method))[0] == 405
     assert watch.heard == watch.sent == []
 
 
 async def test_another_protocol_version_is_rejected_with_both_versions(
     engine: Engine, signer: Signer, watch: Watch
 ) -> None:
-    status, why = await post(engine, signer.wrap("me", b'{"v":2}'))
+    status, why = await post(engine, signer.wrap("me", id_of(engine), b'{"v":2}'))
     assert status == 409
     assert "speaks version 2" in why
     assert "same release" in why
@@ -152,7 +160,7 @@ async def test_another_protocol_version_is_rejected_with_both_versions(
 
 async def test_an_address_in_a_message_is_never_contacted(engine: Engine, signer: Signer, watch: Watch) -> None:
     body = b'{"v":1,"hello":{"id":"x","version":"1","address":"http://169.254.169.254/"}}'
-    assert (await post(engine, signer.wrap("x", body)))[0] == 200
+    assert (await post(engine, signer.wrap("x", id_of(engine), body)))[0] == 200
     assert watch.sent == ["refresh"]  # the node table is asked, and it does not know x
 
 
@@ -263,7 +271,7 @@ async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError, match=str(status)):
-            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY))
         await transport.close()
     assert visited == [PATH]
 
@@ -276,7 +284,7 @@ async def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest
 
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
-        assert await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY)) == b"{}"
+        assert await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY)) == b"{}"
         await transport.close()
 
 
@@ -289,5 +297,5 @@ async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError):
-            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY))
         await transport.close()

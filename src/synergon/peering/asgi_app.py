@@ -41,7 +41,7 @@ class PeerApp:
         except Rejected as rejection:
             await _respond(send, rejection.status, b"text/plain; charset=utf-8", str(rejection).encode())
         else:
-            await _respond(send, 200, b"application/json", answer)
+            await _respond(send, 200, b"application/octet-stream", answer)
 
 
 async def _follow_lifespan(receive: Receive, send: Send) -> None:

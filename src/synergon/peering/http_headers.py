@@ -10,6 +10,7 @@ from synergon.peering.transport import Rejected
 
 HEADERS: Final = {
     "peer_id": "X-Peer-ID",
+    "receiver": "X-Peer-To",
     "time": "X-Peer-Time",
     "nonce": "X-Peer-Nonce",
     "signature": "X-Peer-Signature",

@@ -284,7 +284,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_answering = False
         if self._transport is None or self._rejection is not None:
             return
-        self._write(200, b"application/json", answer, is_last=not self._is_kept_alive)
+        self._write(200, b"application/octet-stream", answer, is_last=not self._is_kept_alive)
         if not self._is_kept_alive:
             self.close()
             return

@@ -17,7 +17,7 @@ from synergon.peering.http_headers import headers_of
 from synergon.peering.http_server import HttpServer
 from synergon.peering.listen_address import facing_address
 from synergon.peering.signatures import Envelope
-from synergon.peering.transport import Deliver, SendError
+from synergon.peering.transport import Deliver, NotTrusted, SendError
 
 SEND_SECONDS: Final = 2.0
 
@@ -72,7 +72,8 @@ class HttpTransport:
         except (OSError, TimeoutError) as error:
             raise SendError(str(error) or type(error).__name__) from error
         if status != 200:
-            raise SendError(f"answered {status} {answer[:200].decode(errors='replace')}")
+            problem = NotTrusted if status == 401 else SendError
+            raise problem(f"answered {status} {answer[:200].decode(errors='replace')}")
         if not answer:
             raise SendError("answered with an empty body; is another server at this address?")
         return answer

@@ -139,7 +139,13 @@ class Store(Protocol):
         """The store's clock."""
 
     async def secret(self) -> bytes:
-        """What proves that a message comes from somebody who may read this store; made once, the same for all."""
+        """What proves that a message comes from a program that may read this store; one for all."""
+
+    async def replace_secret(self) -> None:
+        """Make a new secret; the old one proves nothing any more."""
+
+    async def identity(self) -> bytes:
+        """What tells this store from any other: made once, the same for all, and never changed."""
 
     async def schema_versions(self) -> SchemaVersions | None:
         """Look, without opening or changing anything. None: the store has no schema."""

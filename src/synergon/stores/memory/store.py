@@ -9,6 +9,7 @@ Long, because every call of the port is here, each behind the same lock; what th
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from types import TracebackType
@@ -95,6 +96,16 @@ class MemoryStore(BaseStore):
         """The same for every store of this name."""
         with self._transaction() as (tables, _):
             return tables.secret
+
+    async def replace_secret(self) -> None:
+        """For every store of this name."""
+        with self._transaction() as (tables, _):
+            tables.secret = secrets.token_bytes(32)
+
+    async def identity(self) -> bytes:
+        """The first secret."""
+        with self._transaction() as (tables, _):
+            return tables.identity
 
     async def schema_versions(self) -> None:
         """There is no schema."""

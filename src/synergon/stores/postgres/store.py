@@ -152,6 +152,15 @@ class PostgresStore(BaseStore):
         secret: str = await self._statement(lambda session: session.value("secret"))
         return secret.encode()
 
+    async def replace_secret(self) -> None:
+        """The first one is kept as the identity of the schema."""
+        await self._write(_replace_secret)
+
+    async def identity(self) -> bytes:
+        """The first secret."""
+        identity: str = await self._statement(lambda session: session.value("identity"))
+        return identity.encode()
+
     # ------------------------------------------------------------ tasks come in
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -335,3 +344,8 @@ class PostgresStore(BaseStore):
 def _product(version: str) -> str:
     """Name and number, without what it was built with."""
     return version.partition(" on ")[0].partition(" (")[0]
+
+
+async def _replace_secret(session: Session) -> None:
+    await session.rows("keep_first_secret")
+    await session.rows("replace_secret")
