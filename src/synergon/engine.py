@@ -49,8 +49,6 @@ from synergon.providers.registry import Registry
 from synergon.task import AnyTask, Call, TaskType, call_by_name
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from synergon.client.results import Waiters
     from synergon.explain.explanation import Explanation
     from synergon.model.limits import LimitRecord, ServerRecord
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
     from synergon.model.task_records import QueueRecord, TaskFilters, TaskPage, TaskRecord
     from synergon.node.callbacks.event_feed import Subscriber
     from synergon.node.node import Node
+    from synergon.peering.asgi_app import PeerApp
     from synergon.peering.peers import Peers
     from synergon.peering.signatures import Envelope
     from synergon.peering.transport import Transport
@@ -259,10 +258,10 @@ class Engine:
                 raise
         return self
 
-    def peer_app(self) -> Starlette:
+    def peer_app(self) -> PeerApp:
         """An ASGI app that receives messages of peers under `/peer/v1`, to be mounted in another app. Give its address
         as `advertise`, and `listen="off"`."""
-        from synergon.peering.http_server import peer_app
+        from synergon.peering.asgi_app import PeerApp
         from synergon.peering.transport import Rejected
 
         def receive(envelope: Envelope) -> bytes:
@@ -270,7 +269,7 @@ class Engine:
                 raise Rejected(503, "this engine is not connected")
             return self.peers.receive(envelope)
 
-        return peer_app(receive)
+        return PeerApp(receive)
 
     async def close(self) -> None:
         """Undo one `connect`. The last one disconnects."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +54,20 @@ async def test_a_node_that_was_replaced_is_found_again(url: str) -> None:
                 (handle,) = await producer.enqueue([producer.call("stamp")])
                 await handle.result(timeout=PATIENCE_SECONDS)
                 process.kill()
+
+
+async def test_running_processes_go_over_to_a_new_secret(url: str) -> None:
+    async with cluster(url, "stamp") as producer:
+        for _ in range(2):
+            (handle,) = await producer.enqueue([producer.call("stamp")])
+            await handle.result(timeout=PATIENCE_SECONDS)
+            before = await producer.store.secret()
+            command = [sys.executable, "-m", "synergon", "migrate", "--new-secret", "--url", url]
+            printed = await asyncio.to_thread(subprocess.check_output, command, text=True)
+            assert "new secret" in printed
+            assert await producer.store.secret() != before
+        (handle,) = await producer.enqueue([producer.call("stamp")])
+        await handle.result(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_node_of_another_protocol_version_is_logged_once_and_finds_work_by_its_sweep(

@@ -18,8 +18,8 @@ from tests.support import until
 from synergon import Engine, State
 from synergon.model.nodes import NewNode, ProcessIdentity
 from synergon.model.tasks import NewTask
-from synergon.peering.http_server import HEADERS
-from synergon.peering.signatures import WINDOW, Envelope, Signer
+from synergon.peering.http_headers import HEADERS
+from synergon.peering.signatures import METHOD, WINDOW, Envelope, Signer
 from synergon.peering.wire import PATH, SIZE_LIMIT, Hello, encode, message
 
 SOON_SECONDS: Final = 0.3
@@ -41,10 +41,15 @@ class Scene:
         return Signer(self.secret, StoppedClock(self.now))
 
     @property
+    def node_id(self) -> str:
+        assert self.node.peers is not None
+        return self.node.peers.id
+
+    @property
     def honest(self) -> Envelope:
         """What a producer would send that is in no table."""
         hello = Hello(id="somebody", version="1", kinds=("quick",))
-        return self.signer.wrap("somebody", encode(message(hello=hello, new={"quick": 1})))
+        return self.signer.wrap("somebody", self.node_id, encode(message(hello=hello, new={"quick": 1})))
 
     async def send(self, envelope: Envelope, *, method: str = "POST", path: str = PATH, body: Any = None) -> int:
         assert self.node.peers is not None
@@ -126,8 +131,13 @@ async def _endless() -> AsyncIterator[bytes]:
 Forgery = Callable[[Scene], Awaitable[int]]
 
 FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
-    "another secret": (401, lambda s: s.send(Signer(b"guess", StoppedClock(s.now)).wrap("somebody", s.honest.body))),
+    "another secret": (
+        401,
+        lambda s: s.send(Signer(b"guess", StoppedClock(s.now)).wrap("somebody", s.node_id, s.honest.body)),
+    ),
     "another sender": (401, lambda s: s.send(msgspec.structs.replace(s.honest, peer_id="a-peer"))),
+    "for another node": (401, lambda s: s.send(s.signer.wrap("somebody", "a-peer", s.honest.body))),
+    "another receiver": (401, lambda s: s.send(msgspec.structs.replace(s.honest, receiver="a-peer"))),
     "another time": (401, lambda s: s.send(msgspec.structs.replace(s.honest, time=str(s.now + 1)))),
     "another nonce": (401, lambda s: s.send(msgspec.structs.replace(s.honest, nonce="0" * 32))),
     "another body": (401, lambda s: s.send(s.honest, body=s.honest.body + b" ")),
@@ -136,20 +146,20 @@ FORGERIES: Final[Mapping[str, tuple[int, Forgery]]] = {
     "of the future": (401, lambda s: s.send(_at(s, WINDOW + 5_000_000))),
     "of no time": (401, lambda s: s.send(_signed_at(s, "noon"))),
     "another path": (404, lambda s: s.send(s.honest, path=f"{PATH}/")),
-    "too long": (413, lambda s: s.send(s.signer.wrap("somebody", b" " * SIZE_LIMIT + s.honest.body))),
+    "too long": (413, lambda s: s.send(s.signer.wrap("somebody", s.node_id, b" " * SIZE_LIMIT + s.honest.body))),
     "too long, in chunks": (413, lambda s: s.send(s.honest, body=_endless())),
     "not posted": (405, lambda s: s.send(s.honest, method="GET")),
-    "nonsense": (409, lambda s: s.send(s.signer.wrap("somebody", b"[1, 2"))),
+    "nonsense": (409, lambda s: s.send(s.signer.wrap("somebody", s.node_id, b"[1, 2"))),
 }
 
 
 def _at(scene: Scene, shift: int) -> Envelope:
-    return Signer(scene.secret, StoppedClock(scene.now + shift)).wrap("somebody", scene.honest.body)
+    return Signer(scene.secret, StoppedClock(scene.now + shift)).wrap("somebody", scene.node_id, scene.honest.body)
 
 
 def _signed_at(scene: Scene, time: str) -> Envelope:
     honest = scene.honest
-    signature = scene.signer._sign(honest.peer_id, time, honest.nonce, honest.body)
+    signature = scene.signer._sign(METHOD, (honest.peer_id, honest.receiver, time, honest.nonce), honest.body)
     return msgspec.structs.replace(honest, time=time, signature=signature)
 
 

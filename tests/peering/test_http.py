@@ -7,7 +7,6 @@ import gc
 import socket
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -16,12 +15,14 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 from tests.peering.clocks import StoppedClock
+from tests.peering.served_app import served
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
 from synergon.errors import OptionError
-from synergon.peering import http_server
-from synergon.peering.http_server import HEADERS, HttpTransport, _bind, _start
+from synergon.peering import http_transport
+from synergon.peering.http_headers import HEADERS
+from synergon.peering.http_transport import HttpTransport, _bind
 from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
@@ -46,6 +47,12 @@ async def signer(engine: Engine) -> Signer:
     """What a member of the cluster signs with."""
     now = await engine.store.now()
     return Signer(await engine.store.secret(), StoppedClock(now))
+
+
+def id_of(engine: Engine) -> str:
+    """The id that messages for the engine name."""
+    assert engine.peers is not None
+    return engine.peers.id
 
 
 async def post(
@@ -85,7 +92,7 @@ BODY = encode(message(new={"quick": 1}))
 
 
 async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
-    status, answer = await post(engine, signer.wrap("me", BODY))
+    status, answer = await post(engine, signer.wrap("me", id_of(engine), BODY))
     assert status == 200
     assert '"free":64' in answer
     assert [hints.new for hints in watch.heard] == [{"quick": 1}]
@@ -93,14 +100,14 @@ async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watc
 
 async def test_a_wrong_signature_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
     now = await engine.store.now()
-    status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", BODY))
+    status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", id_of(engine), BODY))
     assert status == 401
     assert "signature is wrong" in why
     assert watch.heard == watch.sent == []
 
 
 async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
-    envelope = signer.wrap("me", BODY)
+    envelope = signer.wrap("me", id_of(engine), BODY)
     assert (await post(engine, envelope))[0] == 200
     assert (await post(engine, envelope))[0] == 401
     assert len(watch.heard) == 1
@@ -110,7 +117,9 @@ async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
 async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watch, shift: int) -> None:
     now = await engine.store.now() + shift
-    status, why = await post(engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", BODY))
+    status, why = await post(
+        engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", id_of(engine), BODY)
+    )
     assert status == 401
     assert "by the database's clock" in why
     assert watch.heard == watch.sent == []
@@ -120,14 +129,14 @@ async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watc
 async def test_a_message_without_its_headers_is_rejected(
     engine: Engine, signer: Signer, watch: Watch, header: str
 ) -> None:
-    status, why = await post(engine, signer.wrap("me", BODY), without=header)
+    status, why = await post(engine, signer.wrap("me", id_of(engine), BODY), without=header)
     assert status == 401
     assert header in why
     assert watch.heard == watch.sent == []
 
 
 async def test_a_body_over_the_limit_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
-    status, why = await post(engine, signer.wrap("me", b" " * SIZE_LIMIT + BODY))
+    status, why = await post(engine, signer.wrap("me", id_of(engine), b" " * SIZE_LIMIT + BODY))
     assert status == 413
     assert str(SIZE_LIMIT) in why
     assert watch.heard == watch.sent == []
@@ -135,14 +144,14 @@ async def test_a_body_over_the_limit_is_rejected(engine: Engine, signer: Signer,
 
 async def test_only_post_requests_are_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
     for method in ("GET", "PUT", "DELETE"):
-        assert (await post(engine, signer.wrap("me", BODY), method=method))[0] == 405
+        assert (await post(engine, signer.wrap("me", id_of(engine), BODY), method=method))[0] == 405
     assert watch.heard == watch.sent == []
 
 
 async def test_another_protocol_version_is_rejected_with_both_versions(
     engine: Engine, signer: Signer, watch: Watch
 ) -> None:
-    status, why = await post(engine, signer.wrap("me", b'{"v":2}'))
+    status, why = await post(engine, signer.wrap("me", id_of(engine), b'{"v":2}'))
     assert status == 409
     assert "speaks version 2" in why
     assert "same release" in why
@@ -151,7 +160,7 @@ async def test_another_protocol_version_is_rejected_with_both_versions(
 
 async def test_an_address_in_a_message_is_never_contacted(engine: Engine, signer: Signer, watch: Watch) -> None:
     body = b'{"v":1,"hello":{"id":"x","version":"1","address":"http://169.254.169.254/"}}'
-    assert (await post(engine, signer.wrap("x", body)))[0] == 200
+    assert (await post(engine, signer.wrap("x", id_of(engine), body)))[0] == 200
     assert watch.sent == ["refresh"]  # the node table is asked, and it does not know x
 
 
@@ -172,7 +181,9 @@ async def test_an_address_that_cannot_be_bound_is_a_configuration_error(sqlite_u
 async def test_a_cancelled_start_leaks_no_socket(steps: int) -> None:
     transport = HttpTransport(("127.0.0.1", 0), None)
     starting = asyncio.ensure_future(transport.serve(lambda envelope: b""))
-    await asyncio.to_thread(http_server._import_server)  # from here on each turn of the loop is one step of the start
+    await asyncio.to_thread(
+        http_transport._import_parser
+    )  # from here on each turn of the loop is one step of the start
     for _ in range(steps):
         await asyncio.sleep(0)
     starting.cancel()
@@ -199,17 +210,6 @@ async def test_the_advertised_address_is_published(sqlite_url: str) -> None:
         assert node.address == "http://proxy.example/nodes/1"
 
 
-@asynccontextmanager
-async def served(app: Starlette) -> AsyncIterator[str]:
-    """An app on a port of its own."""
-    bound = _bind("127.0.0.1", 0)
-    server = await _start(app, bound)
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        await server.shutdown()
-
-
 async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: str) -> None:
     bound = _bind("127.0.0.1", 0)
     address = f"http://127.0.0.1:{bound.getsockname()[1]}/inside"
@@ -220,13 +220,10 @@ async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: s
     async def quick() -> int:
         return 7
 
-    server = await _start(Starlette(routes=[Mount("/inside", worker.peer_app())]), bound)
-    try:
-        async with worker.worker(), producer:
-            (handle,) = await producer.enqueue([producer.call("quick")])
-            assert await handle.result(timeout=PATIENCE_SECONDS) == 7
-    finally:
-        await server.shutdown()
+    app = Starlette(routes=[Mount("/inside", worker.peer_app())])
+    async with served(app, bound), worker.worker(), producer:
+        (handle,) = await producer.enqueue([producer.call("quick")])
+        assert await handle.result(timeout=PATIENCE_SECONDS) == 7
 
 
 class Moody:
@@ -274,7 +271,7 @@ async def test_redirects_are_not_followed(status: int, sqlite_url: str) -> None:
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError, match=str(status)):
-            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY))
         await transport.close()
     assert visited == [PATH]
 
@@ -287,12 +284,12 @@ async def test_proxy_settings_of_the_environment_are_ignored(monkeypatch: pytest
 
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
-        assert await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY)) == b"{}"
+        assert await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY)) == b"{}"
         await transport.close()
 
 
 async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(http_transport, "SEND_SECONDS", 0.2)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.6)
@@ -300,5 +297,5 @@ async def test_a_connection_attempt_without_answer_times_out(monkeypatch: pytest
     transport = HttpTransport(None, None)
     async with served(Starlette(routes=[Mount("/", app)])) as address:
         with pytest.raises(SendError):
-            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", BODY))
+            await transport.send(address, Signer(b"s", StoppedClock(0)).wrap("me", "you", BODY))
         await transport.close()

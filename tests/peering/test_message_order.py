@@ -52,7 +52,7 @@ class Town:
         assert to.peers is not None
         assert self.producer.peers is not None
         signer = await self.producer.peers._ensure_signer()
-        return str(to.peers.address), signer.wrap(self.producer.peers.id, encode(content))
+        return str(to.peers.address), signer.wrap(self.producer.peers.id, to.peers.id, encode(content))
 
 
 async def deliver(network: PipeNetwork, letters: Sequence[tuple[str, Envelope]], repeat: str, turns: int) -> None:
@@ -112,7 +112,7 @@ async def test_each_task_runs_once_when_one_direction_is_cut() -> None:
         network.cut = {(here, str(there))}
         (handle,) = await producer.enqueue([producer.call("quick")])
         with pytest.raises(SendError):
-            await network.carry(here, str(there), (await envelope_of(producer)))
+            await network.carry(here, str(there), (await envelope_of(producer, worker)))
         assert (await handle.status()).state is State.READY
         network.cut.clear()
         await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)
@@ -123,6 +123,6 @@ def peers_of(engine: Engine) -> Peers:
     return engine.peers
 
 
-async def envelope_of(engine: Engine) -> Envelope:
+async def envelope_of(engine: Engine, to: Engine) -> Envelope:
     peers = peers_of(engine)
-    return (await peers._ensure_signer()).wrap(peers.id, encode(message()))
+    return (await peers._ensure_signer()).wrap(peers.id, peers_of(to).id, encode(message()))

@@ -15,7 +15,7 @@ import trustme
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
-from synergon.peering.http_server import _bind
+from synergon.peering.http_transport import _bind
 
 RARELY = 3600
 HOST = "localhost"

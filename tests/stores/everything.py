@@ -84,6 +84,8 @@ async def do_operations(store: PostgresStore, running: int) -> None:
     await store.resume(["x"])
     await store.now()
     await store.secret()
+    await store.replace_secret()
+    await store.identity()
     await store.get([task_id])
     await store.counts()
     await store.queues()

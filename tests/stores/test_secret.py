@@ -29,6 +29,16 @@ async def test_another_store_on_the_same_database_has_the_same_secret(store: Sto
         await other.close()
 
 
+async def test_a_replaced_secret_is_another_one_and_the_identity_stays(store: Store) -> None:
+    identity, known = await store.identity(), {await store.secret()}
+    for _ in range(3):
+        await store.replace_secret()
+        assert await store.secret() not in known
+        assert len(await store.secret()) >= 32
+        known.add(await store.secret())
+        assert await store.identity() == identity
+
+
 async def test_a_claim_says_whom_to_tell_of_the_end(store: Store, worker: Worker) -> None:
     await store.insert([NewTask(kind="a", origin="me"), NewTask(kind="a"), NewTask(kind="a", key="k", origin="you")])
     await store.insert([NewTask(kind="a", key="k", origin="them", on_conflict="replace")])

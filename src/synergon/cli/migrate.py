@@ -19,6 +19,9 @@ def migrate(
     print_sql: Annotated[
         bool, typer.Option("--print-sql", help="Print the SQL for a new database, and run nothing.")
     ] = False,
+    new_secret: Annotated[
+        bool, typer.Option("--new-secret", help="Also replace the secret that messages between peers are signed with.")
+    ] = False,
 ) -> None:
     """Create or upgrade the tables.
 
@@ -30,15 +33,21 @@ def migrate(
     if print_sql:
         print_lines(store.schema_sql())
         return
-    before, after = asyncio.run(_migrate(store))
+    before, after = asyncio.run(_migrate(store, new_secret=new_secret))
     if before is not None and after is not None:
         print_line(_result(shown(engine.settings.url), before.found, after.found))
+    if new_secret:
+        print_line("messages between peers are signed with a new secret; running processes read it by themselves")
 
 
-async def _migrate(store: Store) -> tuple[SchemaVersions | None, SchemaVersions | None]:
+async def _migrate(store: Store, *, new_secret: bool) -> tuple[SchemaVersions | None, SchemaVersions | None]:
     before = await store.schema_versions()
     await store.open()
-    await store.close()
+    try:
+        if new_secret:
+            await store.replace_secret()
+    finally:
+        await store.close()
     return before, await store.schema_versions()
 
 

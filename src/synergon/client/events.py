@@ -74,7 +74,7 @@ async def _mark_of(store: Store) -> str:
     """A text that identifies the store in cursors, equal in all processes that use it."""
     import hashlib
 
-    return hashlib.sha256(await store.secret()).hexdigest()[:MARK_LENGTH]
+    return hashlib.sha256(await store.identity()).hexdigest()[:MARK_LENGTH]
 
 
 def _position(after: str | None, mark: str) -> str | None:

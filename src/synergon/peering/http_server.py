@@ -1,233 +1,381 @@
-"""HTTP transport: one route served by uvicorn on the engine's event loop, and a client with persistent connections.
+"""HttpServer: receives messages of peers on a port of its own, with the single route `POST /peer/v1`.
 
-A request that is not a signed message of the cluster is rejected, has no effect and causes no further request. Messages
-are sent to the given address only: no redirects, no proxies.
+Anyone who can reach the port may connect to it. The server therefore bounds what a connection may cost before it parses
+anything: bytes, headers, time, the number of connections, descriptors and log lines. A connection is a *stranger* until
+one of its messages was accepted. Strangers have few places and displace each other; they never displace a peer. After
+any error the connection is closed, and nothing more is read from it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import socket
-import ssl
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import Final, cast
 
-from synergon.errors import OptionError
-from synergon.peering.http_client import HttpClient
-from synergon.peering.signatures import Envelope
-from synergon.peering.transport import Deliver, Rejected, SendError
+from synergon.peering.http_headers import NAMES, check_headers
+from synergon.peering.signatures import METHOD, Envelope
+from synergon.peering.transport import Deliver, Rejected
+from synergon.peering.trouble_log import TroubleLog
 from synergon.peering.wire import PATH, SIZE_LIMIT
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
+HEAD_LIMIT: Final = 16 * 1024
+"""Most bytes of request line and headers."""
+URL_LIMIT: Final = 2 * 1024
+MAX_HEADERS: Final = 64
+"""Most headers of a request; trailers of a chunked body count, too."""
+MAX_BODY_BYTES: Final = 2 * SIZE_LIMIT
+"""Most bytes that are read for a body, with the frames of its chunks."""
 
-HEADERS: Final = {
-    "peer_id": "X-Peer-ID",
-    "time": "X-Peer-Time",
-    "nonce": "X-Peer-Nonce",
-    "signature": "X-Peer-Signature",
-}
-_NAMES: Final = {field: header.lower().encode() for field, header in HEADERS.items()}
-SEND_SECONDS: Final = 2.0
-SERVER_KEEP_ALIVE_SECONDS: Final = 60
+REQUEST_SECONDS: Final = 5.0
+"""Time for a whole request; for the first one of a connection it begins when the connection is accepted."""
+IDLE_SECONDS: Final = 60.0
 """Longer than the client's: the server must not close a connection while the client sends a message on it."""
+LINGER_SECONDS: Final = 1.0
+"""How long an error waits for its reader: closing a socket with unread data would discard the error, too."""
+
+MAX_CONNECTIONS: Final = 1024
+MAX_STRANGERS: Final = 128
+MAX_STRANGERS_PER_ADDRESS: Final = 64
+DESCRIPTOR_SHARE: Final = 4
+"""Connections take at most this fraction (a quarter) of the descriptors that the process may open."""
+BACKLOG: Final = 256
+"""Connections that the kernel accepts in advance."""
+ACCEPT_PAUSE_SECONDS: Final = 0.5
+"""Pause after a connection could not be accepted for want of descriptors or memory."""
+
+REASONS: Final = {
+    200: b"OK",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    414: b"URI Too Long",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
 
 
-class HttpTransport:
-    """Listens on `listen` (host and port; None: the application serves `peer_app` itself) and sends over HTTP.
+class HttpServer:
+    """Accepts connections on a bound socket and hands the messages that arrive to `deliver`."""
 
-    The published address is `advertise` if that is given; else, where `listen` is every interface, the address of this
-    host on the route to `database_host`.
-    """
+    def __init__(self, bound: socket.socket, deliver: Deliver) -> None:
+        self.deliver = deliver
+        self.troubles = TroubleLog()
+        self._bound = bound
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[object]] = set()
+        self._resume: asyncio.TimerHandle | None = None
+        self._max_connections = min(MAX_CONNECTIONS, _max_descriptors() // DESCRIPTOR_SHARE)
+        self._max_strangers = min(MAX_STRANGERS, self._max_connections // 2)
+        # Dictionaries keep their order: the first stranger connected first, the first peer has been idle longest.
+        self._strangers: dict[ServerConnection, None] = {}
+        self._peers: dict[ServerConnection, None] = {}
+        self._strangers_by_address: Counter[str] = Counter()
 
-    schemes = ("http://", "https://")
-
-    def __init__(self, listen: tuple[str, int] | None, advertise: str | None, database_host: str | None = None) -> None:
-        self._listen = listen
-        self._advertise = advertise
-        self._database_host = database_host
-        self._server: asyncio.Task[Any] | None = None
-        self._address: str | None = None
-        self._client = HttpClient()
-        self._start_lock = asyncio.Lock()
-
-    async def serve(self, deliver: Deliver) -> str | None:
-        """Bind and listen, unless the application's own server does."""
-        if self._listen is None:
-            return self._advertise
-        async with self._start_lock:
-            if self._server is None:
-                await asyncio.to_thread(_import_server)  # slow; it would block the event loop
-                bound = _bind(*self._listen)
-                self._address = self._advertise or self._published(bound)
-                self._server = asyncio.ensure_future(_start(own_app(deliver), bound))
-            # If the caller is cancelled, the start goes on and `close` finds the server; no bound socket leaks.
-            await asyncio.shield(self._server)
-            return self._address
-
-    def _published(self, bound: socket.socket) -> str:
-        host, port = bound.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
-            host = reachable_host(self._database_host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    async def prepare(self) -> None:
-        """Import the parser of answers."""
-        await asyncio.to_thread(_import_parser)
-
-    async def send(self, address: str, envelope: Envelope) -> bytes:
-        """POST the envelope once."""
-        headers = {header: getattr(envelope, field) for field, header in HEADERS.items()}
-        try:
-            status, answer = await self._client.post(address, headers, envelope.body, SEND_SECONDS)
-        except ssl.SSLCertVerificationError as error:
-            raise SendError(
-                f"its certificate is not trusted: {error.verify_message} (to trust an authority of your own, set "
-                "SSL_CERT_FILE to its file)"
-            ) from error
-        except (OSError, TimeoutError) as error:
-            raise SendError(str(error) or type(error).__name__) from error
-        if status != 200:
-            raise SendError(f"answered {status} {answer[:200].decode(errors='replace')}")
-        if not answer:
-            raise SendError("answered with an empty body; is another server at this address?")
-        return answer
+    def start(self) -> None:
+        """Listen."""
+        self._bound.listen(BACKLOG)
+        self._loop.add_reader(self._bound, self._accept)
 
     async def close(self) -> None:
-        """Stop listening and close the connections."""
-        server, self._server = self._server, None
-        if server is not None:
-            await (await server).shutdown()
-        await self._client.close()
+        """Stop listening, send the answers that are due, and close all connections."""
+        if self._resume is not None:
+            self._resume.cancel()
+        self._loop.remove_reader(self._bound)
+        self._bound.close()
+        if self._opening:
+            await asyncio.wait(self._opening)
+        await asyncio.sleep(0)  # messages that have been delivered are answered in this iteration of the loop
+        for connection in [*self._strangers, *self._peers]:
+            connection.close()
+        await asyncio.sleep(0)
+        for connection in [*self._strangers, *self._peers]:
+            connection.abort()
+        await asyncio.sleep(0)  # asyncio closes the sockets in the next iteration
 
+    # ------------------------------------------------------------ accepting
 
-def _import_parser() -> None:
-    import httptools  # noqa: F401  imported here for its side effect: later imports are fast
-
-
-def _import_server() -> None:
-    import uvicorn  # noqa: F401  as above
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise OptionError(
-            f"listen={host}:{port} cannot be bound: {error.strerror or error}; choose another address, "
-            'port 0 for any free port, or listen="off"'
-        ) from error
-    bound.setblocking(False)
-    return bound
-
-
-async def _start(app: Any, bound: socket.socket) -> Any:
-    """Start a uvicorn server. `Server.serve` is not used: it would install signal handlers in the process."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,  # the sender's address is not used: the signature is what counts
-        ws="none",
-        loop="none",
-        timeout_keep_alive=SERVER_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=1,
-    )
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup(sockets=[bound])
-    return server
-
-
-def reachable_host(towards: str | None) -> str:
-    """The address of this host on the route to `towards`, by which hosts over there can reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    def _accept(self) -> None:
+        """Accept one connection; the next one waits for another iteration of the loop, so tasks have their turn."""
         try:
-            probe.connect((towards or "127.0.0.1", 9))  # sends nothing
-            host: str = probe.getsockname()[0]
+            accepted, _ = self._bound.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._pause(error)
+            return  # any other error concerns a connection that is gone
+        accepted.setblocking(False)
+        opening = self._loop.create_task(self._open(accepted))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: ServerConnection(self), accepted)
         except OSError:
-            return socket.gethostname()
-    return host
+            accepted.close()
+
+    def _pause(self, error: OSError) -> None:
+        """Accept nothing for a moment: the socket stays readable, and the loop would do nothing else."""
+        self.troubles.add(
+            "accept", f"cannot accept connections of peers, trying again: {error.strerror}", logging.WARNING
+        )
+        self._loop.remove_reader(self._bound)
+        self._resume = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._loop.add_reader, self._bound, self._accept)
+
+    # ------------------------------------------------------------ places for connections
+
+    def add(self, stranger: ServerConnection) -> None:
+        """Give a new connection a place. If there is none, the oldest stranger loses its own."""
+        self._strangers[stranger] = None
+        self._strangers_by_address[stranger.address] += 1
+        if self._strangers_by_address[stranger.address] > min(MAX_STRANGERS_PER_ADDRESS, self._max_strangers // 2):
+            self._displace(next(other for other in self._strangers if other.address == stranger.address))
+        elif len(self._strangers) > self._max_strangers:
+            self._displace(next(iter(self._strangers)))
+
+    def _displace(self, connection: ServerConnection) -> None:
+        self.troubles.add("full", f"closed the connection of {connection.address}: too many others without a message")
+        self.remove(connection)
+        connection.abort()
+
+    def recognize(self, connection: ServerConnection) -> None:
+        """A message of this connection was accepted. If peers have too many, the one idle for longest is closed."""
+        self.remove(connection)
+        self._peers[connection] = None
+        if len(self._peers) > self._max_connections - self._max_strangers:
+            longest_idle = next(iter(self._peers))
+            self.remove(longest_idle)
+            longest_idle.close()
+
+    def remove(self, connection: ServerConnection) -> None:
+        """The connection gives up its place."""
+        self._peers.pop(connection, None)
+        if connection in self._strangers:
+            del self._strangers[connection]
+            self._strangers_by_address[connection.address] -= 1
+            if not self._strangers_by_address[connection.address]:
+                del self._strangers_by_address[connection.address]
 
 
-class MessageApp:
-    """ASGI app that receives messages. It does not check the path: the app that routes to it has done so."""
+def _max_descriptors() -> int:
+    try:
+        import resource
+    except ImportError:  # a system without such a limit
+        return MAX_CONNECTIONS * DESCRIPTOR_SHARE
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_CONNECTIONS * DESCRIPTOR_SHARE if limit == resource.RLIM_INFINITY else limit
 
-    def __init__(self, deliver: Deliver) -> None:
-        self._deliver = deliver
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle one request."""
+class ServerConnection(asyncio.Protocol):
+    """One connection: one request at a time, each within the limits above."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.address = "unknown"
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._rejection: Rejected | None = None
+        self._is_answering = False
+        self._is_idle = False
+        """Between two requests."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare for a request."""
+        from httptools import HttpRequestParser
+
+        self._parser = HttpRequestParser(self)
+        self._url = b""
+        self._fields: dict[str, str] = {}
+        self._headers = 0
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._has_head = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_complete = False
+        self._is_kept_alive = False
+
+    def close(self) -> None:
+        """Close the connection after pending writes."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place, and wait for the first request."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.address = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        self._close_after(REQUEST_SECONDS)
+        self._server.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  the reason does not matter
+        """Give up the place."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        """End a connection whose other end does not read answers."""
+        self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request; deliver the message when it is complete."""
+        if self._rejection is not None:
+            return  # arrived before reading was paused
         try:
-            answer = self._deliver(await _envelope(scope, receive))
-            await asyncio.sleep(0)  # lets the tasks woken by the message run first; the answer is less urgent
+            if self._is_answering:
+                raise _too_early()
+            self._read(data)
+            if self._is_complete:
+                self._deliver()
         except Rejected as rejection:
-            await _respond(send, rejection.status, b"text/plain; charset=utf-8", str(rejection).encode())
+            self._reject(rejection)
+
+    def _read(self, data: bytes) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._close_after(REQUEST_SECONDS)
+        if not self._has_head:
+            room = HEAD_LIMIT - self._head_bytes
+            head, data = data[:room], data[room:]
+            self._head_bytes += len(head)
+            self._parse(head)
+            if not self._has_head and self._head_bytes == HEAD_LIMIT:
+                raise Rejected(431, f"a request has at most {HEAD_LIMIT} bytes of headers")
+        if data:
+            self._body_bytes += len(data)
+            if self._body_bytes > MAX_BODY_BYTES:
+                raise _too_large()
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        from httptools import HttpParserError, HttpParserUpgrade
+
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if isinstance(error.__context__, Rejected):  # raised by a callback
+                raise error.__context__ from None
+            raise Rejected(400, "this is not a request of HTTP/1.1") from error
+
+    def _deliver(self) -> None:
+        answer = self._server.deliver(Envelope(body=b"".join(self._parts), **self._fields))
+        self._server.recognize(self)
+        self._is_answering = True
+        # In the next iteration: the tasks woken by the message run first, the answer is less urgent.
+        self._loop.call_soon(self._answer, answer)
+
+    def _answer(self, answer: bytes) -> None:
+        self._is_answering = False
+        if self._transport is None or self._rejection is not None:
+            return
+        self._write(200, b"application/octet-stream", answer, is_last=not self._is_kept_alive)
+        if not self._is_kept_alive:
+            self.close()
+            return
+        self._begin()
+        self._is_idle = True
+        self._close_after(IDLE_SECONDS)
+
+    def _reject(self, rejection: Rejected) -> None:
+        """Answer with the error, read nothing more, and close the connection as soon as the error can have arrived."""
+        self._rejection = rejection
+        self._parts = []
+        self._server.troubles.add(
+            str(rejection.status), f"rejected a request from {self.address}: {rejection.status} {rejection}"
+        )
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.pause_reading()
+        self._write(rejection.status, b"text/plain; charset=utf-8", str(rejection).encode(), is_last=True)
+        self._transport.write_eof()
+        self._close_after(LINGER_SECONDS)
+
+    def _write(self, status: int, media_type: bytes, body: bytes, *, is_last: bool) -> None:
+        assert self._transport is not None, "the caller has checked this"
+        more = b"Allow: POST\r\n" if status == 405 else b""
+        more += b"Connection: close\r\n" if is_last else b""
+        self._transport.write(
+            b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n%b"
+            % (status, REASONS.get(status, b"Error"), media_type, len(body), more, body)
+        )
+
+    def _close_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        """The time is over."""
+        if self._rejection is not None:
+            self.abort()
+        elif self._is_idle:
+            self.close()
         else:
-            await _respond(send, 200, b"application/json", answer)
+            self._reject(Rejected(408, f"a request must be complete within {REQUEST_SECONDS:g} seconds"))
+
+    # ------------------------------------------------------------ callbacks of the parser
+
+    def on_message_begin(self) -> None:
+        """Accept no request before the answer to the last one."""
+        if self._is_complete:
+            raise _too_early()
+
+    def on_url(self, part: bytes) -> None:
+        """Keep a part of the URL."""
+        self._url += part
+        if len(self._url) > URL_LIMIT:
+            raise Rejected(414, f"a URL has at most {URL_LIMIT} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the header if it belongs to the envelope; of several with one name the first."""
+        self._headers += 1
+        if self._headers > MAX_HEADERS:
+            raise Rejected(431, f"a request has at most {MAX_HEADERS} headers")
+        field = NAMES.get(name.lower())
+        if field is not None:
+            self._fields.setdefault(field, value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        """Reject what is not a message before its body is read."""
+        self._has_head = True
+        if self._url != PATH.encode():
+            raise Rejected(404, f"the only path here is {PATH}")
+        if self._parser.get_method() != METHOD.encode():
+            raise Rejected(405, f"the only method here is {METHOD}")
+        check_headers(self._fields)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        self._size += len(body)
+        if self._size > SIZE_LIMIT:
+            raise _too_large()
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the request."""
+        self._is_complete = True
+        self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
 
 
-def own_app(deliver: Deliver) -> Any:
-    """ASGI app with the single route `/peer/v1`, for a port of its own."""
-    messages = MessageApp(deliver)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] != PATH:
-            await _respond(send, 404, b"text/plain; charset=utf-8", b"Not Found")
-        elif scope["method"] != "POST":
-            await _respond(send, 405, b"text/plain; charset=utf-8", b"Method Not Allowed", (b"allow", b"POST"))
-        else:
-            await messages(scope, receive, send)
-
-    return app
+def _too_large() -> Rejected:
+    return Rejected(413, f"a message between peers has at most {SIZE_LIMIT} bytes")
 
 
-def peer_app(deliver: Deliver) -> Starlette:
-    """Starlette app with the single route `/peer/v1`, to be mounted in the application's own app."""
-    from starlette.applications import Starlette
-    from starlette.routing import Route
-
-    app = Starlette(routes=[Route(PATH, MessageApp(deliver), methods=["POST"])])
-    app.router.redirect_slashes = False  # the signature covers the path, and peers do not follow redirects
-    return app
-
-
-async def _respond(send: Any, status: int, media_type: bytes, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    all_headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": all_headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _envelope(scope: Any, receive: Any) -> Envelope:
-    found = dict(reversed(scope["headers"]))  # the first of each name
-    fields = {field: found.get(name, b"").decode("latin-1") for field, name in _NAMES.items()}
-    for field, value in fields.items():
-        if not value:
-            raise Rejected(401, f"the header {HEADERS[field]} is missing; messages between peers are signed")
-    return Envelope(body=await _body(receive), **fields)
-
-
-async def _body(receive: Any) -> bytes:
-    """The body of the request; reading stops at SIZE_LIMIT."""
-    parts, size, is_more = [], 0, True
-    while is_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Rejected(400, "the sender disconnected before the end of its message")
-        part, is_more = message.get("body", b""), message.get("more_body", False)
-        parts.append(part)
-        size += len(part)
-        if size > SIZE_LIMIT:
-            raise Rejected(413, f"a message between peers has at most {SIZE_LIMIT} bytes")
-    return b"".join(parts)
+def _too_early() -> Rejected:
+    return Rejected(400, "send the next request after the answer to the last one")

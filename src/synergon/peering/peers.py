@@ -7,6 +7,7 @@ cost nothing until there is a hint to send or to receive.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -20,15 +21,17 @@ from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
 from synergon.peering.local_engine import LocalNode, LocalWaiters
 from synergon.peering.router import HintRouter, ReadyGroupName
-from synergon.peering.signatures import Envelope, SignatureError, Signer, StaleSignature
+from synergon.peering.signatures import Envelope, SignatureError, Signer, StaleSignature, WrongSignature
 from synergon.peering.store_clock import StoreClock
-from synergon.peering.transport import Rejected, SendError, Transport
+from synergon.peering.transport import NotTrusted, Rejected, SendError, Transport
 from synergon.peering.watchers import Watchers
 from synergon.peering.wire import EMPTY, TOO_MANY_IDS, Hello, Message, WireError, decode, encode, message
 from synergon.stores.base import Store
 from synergon.version import VERSION
 
 PRELOAD_DELAY_SECONDS: Final = 0.5
+SECRET_AGE_SECONDS: Final = 1.0
+"""A wrong signature makes the engine read the secret again, unless it has read it less than this ago."""
 CLOSE_SECONDS: Final = 0.5
 """How long a closing engine goes on sending queued hints."""
 
@@ -61,6 +64,8 @@ class Peers:
         self._store_clock = StoreClock(store, clock)
         self._signer: Signer | None = None
         self._signer_lock = asyncio.Lock()
+        self._secret_read_at = 0.0
+        self._secret_task: asyncio.Task[None] | None = None
         self._started: Counter[str] = Counter()
         self._watchers = Watchers()
         self._preload_task: asyncio.Task[None] | None = None
@@ -90,7 +95,19 @@ class Peers:
             if self._signer is None:
                 await self._store_clock.measure()
                 self._signer = Signer(await self._store.secret(), self._store_clock)
+                self._secret_read_at = self._clock.monotonic()
             return self._signer
+
+    def _read_secret_soon(self) -> None:
+        """An operator may have replaced the secret. It is read at most once per second: strangers can cause this."""
+        now = self._clock.monotonic()
+        if self._signer is not None and now - self._secret_read_at >= SECRET_AGE_SECONDS:
+            self._secret_read_at = now
+            self._secret_task = asyncio.get_running_loop().create_task(self._read_secret(self._signer))
+
+    async def _read_secret(self, signer: Signer) -> None:
+        with contextlib.suppress(StoreError):  # the next wrong signature tries again
+            signer.secret = await self._store.secret()
 
     def preload_directory(self) -> None:
         """Load the directory in the background before the first hint, unless the engine closes soon."""
@@ -125,6 +142,8 @@ class Peers:
         """Send queued hints to reachable peers for up to CLOSE_SECONDS, then stop."""
         if self._preload_task is not None:
             self._preload_task.cancel()
+        if self._secret_task is not None:
+            await asyncio.wait([self._secret_task])
         await self._router.wait_routed(CLOSE_SECONDS)
         if self._prepare_task is not None:
             await asyncio.wait([self._prepare_task])  # a short-lived engine has yet to load what sending needs
@@ -221,9 +240,14 @@ class Peers:
             signer = self._signer or await self._ensure_signer()
             started, self._started = self._started, Counter()
             hints = msgspec.structs.replace(hints, free=self._free, started=dict(started))
-            answer = await self._transport.send(peer.address, signer.wrap(self.id, encode(hints)))
-            return decode(answer) if answer else EMPTY
+            envelope = signer.wrap(self.id, peer.id, encode(hints))
+            answer = await self._transport.send(peer.address, envelope)
+            return decode(signer.open_answer(envelope, answer)) if answer else EMPTY
         except (StoreError, WireError) as error:
+            raise SendError(str(error)) from error
+        except (NotTrusted, WrongSignature) as error:
+            self._store_clock.mark_doubtful()
+            self._read_secret_soon()
             raise SendError(str(error)) from error
         except SendError:
             self._store_clock.mark_doubtful()  # a rejected timestamp is one possible reason
@@ -240,8 +264,11 @@ class Peers:
         if self._signer is None:
             raise Rejected(503, "this engine is not connected yet")
         try:
-            self._signer.check(envelope)
+            self._signer.check(envelope, self.own_ids)
             hints = decode(envelope.body)
+        except WrongSignature as error:
+            self._read_secret_soon()
+            raise Rejected(401, str(error)) from error
         except StaleSignature as error:
             if self._store_clock.mark_doubtful():
                 self._router.refresh_soon()
@@ -252,7 +279,8 @@ class Peers:
             raise Rejected(409, str(error)) from error
         self._handle_hints(envelope.peer_id, hints)
         full = () if self.node is None else self.node.full(hints.new)
-        return encode(message(hello=self._answer_to(hints.hello), free=self._free, full=full))
+        answer = message(hello=self._answer_to(hints.hello), free=self._free, full=full)
+        return self._signer.wrap_answer(envelope, encode(answer))
 
     def _answer_to(self, hello: Hello | None) -> Hello | None:
         return None if hello is None or hello.bye else self._hello()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from synergon.model.clock import Clock, SystemClock
 from synergon.peering.signatures import Envelope
-from synergon.peering.transport import Deliver, Rejected, SendError
+from synergon.peering.transport import Deliver, NotTrusted, Rejected, SendError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +104,8 @@ class PipeNetwork:
         try:
             return deliver(envelope)
         except Rejected as rejection:
-            raise SendError(f"answered {rejection.status} {rejection}") from rejection
+            problem = NotTrusted if rejection.status == 401 else SendError
+            raise problem(f"answered {rejection.status} {rejection}") from rejection
 
 
 class PipeTransport:

@@ -1,12 +1,14 @@
 """Signatures of messages between peers.
 
-A message is accepted if it was signed with the cluster's secret, less than 30 seconds ago, and was not received before.
+A message is accepted if it was signed with the cluster's secret for this engine, less than 30 seconds ago, and was not
+received before. An answer is accepted if it was signed with the secret for the message that it answers.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Container
 from typing import Final, Protocol
 
 import msgspec
@@ -15,6 +17,8 @@ from synergon.errors import SynergonError
 from synergon.peering.wire import PATH
 
 METHOD: Final = "POST"
+ANSWER: Final = "ANSWER"
+"""Stands in place of the method in what the signature of an answer covers."""
 WINDOW: Final = 30_000_000
 """Largest difference in microseconds between the times of message and receiver, both by the store's clock."""
 MAX_NONCES: Final = 100_000
@@ -28,6 +32,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """A message with the fields that its signature covers; any change to them invalidates it."""
 
     peer_id: str
+    receiver: str
+    """The id under which the receiver stands in the node table; a new one at each start of a process."""
     time: str
     """Microseconds since 1970 by the store's clock."""
     nonce: str
@@ -46,24 +52,24 @@ class Signer:
     """Signs and checks envelopes for one engine."""
 
     def __init__(self, secret: bytes, clock: SharedClock) -> None:
-        self._secret = secret
+        self.secret = secret
         self._clock = clock
         self._nonces: dict[str, int] = {}
         self._oldest = 0
         """Messages of this time or earlier are rejected, because their nonces may have been dropped."""
 
-    def wrap(self, peer_id: str, body: bytes) -> Envelope:
-        """Sign the body."""
+    def wrap(self, peer_id: str, receiver: str, body: bytes) -> Envelope:
+        """Sign the body for one receiver."""
         time, nonce = str(self._clock.now()), os.urandom(16).hex()
-        return Envelope(
-            peer_id=peer_id, time=time, nonce=nonce, signature=self._sign(peer_id, time, nonce, body), body=body
-        )
+        signature = self._sign(METHOD, (peer_id, receiver, time, nonce), body)
+        return Envelope(peer_id=peer_id, receiver=receiver, time=time, nonce=nonce, signature=signature, body=body)
 
-    def check(self, envelope: Envelope) -> None:
-        """Raise SignatureError unless the envelope is signed with the cluster's secret, recent, and new."""
-        expected = self._sign(envelope.peer_id, envelope.time, envelope.nonce, envelope.body)
-        if not hmac.compare_digest(expected.encode(), envelope.signature.encode()):
-            raise SignatureError("the signature is wrong; the sender does not use this database")
+    def check(self, envelope: Envelope, own_ids: Container[str]) -> None:
+        """Raise SignatureError unless the envelope is signed with the secret, for one of these ids, recent, and new."""
+        if not _is_equal(self._sign(METHOD, _fields(envelope), envelope.body), envelope.signature):
+            raise WrongSignature("the signature is wrong; the sender does not use this database")
+        if envelope.receiver not in own_ids:
+            raise SignatureError("the message is for another node; this address had another owner")
         moment = _moment(envelope.time)
         if abs(moment - self._clock.now()) > WINDOW or moment <= self._oldest:
             raise StaleSignature("the time of the message is too old or in the future, by the database's clock")
@@ -71,11 +77,21 @@ class Signer:
             raise SignatureError("the message was received before")
         self._remember(envelope.nonce, moment)
 
-    def _sign(self, peer_id: str, time: str, nonce: str, body: bytes) -> str:
-        fields = (METHOD, PATH, peer_id, time, nonce)
+    def wrap_answer(self, envelope: Envelope, body: bytes) -> bytes:
+        """The answer to the envelope: a line with its signature, then the body."""
+        return self._sign(ANSWER, _fields(envelope), body).encode() + b"\n" + body
+
+    def open_answer(self, envelope: Envelope, answer: bytes) -> bytes:
+        """The body of the answer; WrongSignature unless it was signed for this envelope."""
+        signature, _, body = answer.partition(b"\n")
+        if not _is_equal(self._sign(ANSWER, _fields(envelope), body), signature.decode("latin-1")):
+            raise WrongSignature("the signature of the answer is wrong; is another server at this address?")
+        return body
+
+    def _sign(self, method: str, fields: tuple[str, ...], body: bytes) -> str:
         # The length prefix makes the text unambiguous: different fields never give equal text.
-        head = "".join([f"{len(field)}:{field}\n" for field in fields])
-        return hmac.digest(self._secret, head.encode() + body, "sha256").hex()
+        head = "".join([f"{len(field)}:{field}\n" for field in (method, PATH, *fields)])
+        return hmac.digest(self.secret, head.encode() + body, "sha256").hex()
 
     def _remember(self, nonce: str, moment: int) -> None:
         self._nonces[nonce] = moment
@@ -87,11 +103,23 @@ class Signer:
         return moment < self._clock.now() - WINDOW
 
 
+def _fields(envelope: Envelope) -> tuple[str, ...]:
+    return envelope.peer_id, envelope.receiver, envelope.time, envelope.nonce
+
+
+def _is_equal(expected: str, signature: str) -> bool:
+    return hmac.compare_digest(expected.encode(), signature.encode())
+
+
 def _moment(time: str) -> int:
     try:
         return int(time)
     except ValueError as error:  # the signature is valid, but `wrap` did not make this envelope
         raise SignatureError("the time of the message is not a whole number of microseconds") from error
+
+
+class WrongSignature(SignatureError):
+    """Sender and receiver do not sign with one secret: one of them may have to read it again."""
 
 
 class StaleSignature(SignatureError):

@@ -24,6 +24,10 @@ class SendError(SynergonError):
     """The message may not have arrived: no connection, no answer in time, or a rejection."""
 
 
+class NotTrusted(SendError):
+    """The receiver does not accept the signature of the message, or its answer is not signed as it should be."""
+
+
 class Transport(Protocol):
     """Sends and receives the messages of one engine."""
 

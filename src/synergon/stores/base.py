@@ -145,6 +145,12 @@ class Store(Protocol):
     async def secret(self) -> bytes:
         """The secret with which peers of this store sign their messages. It is made once, for all nodes."""
 
+    async def replace_secret(self) -> None:
+        """Make a new secret. Signatures made with the old one are invalid from then on."""
+
+    async def identity(self) -> bytes:
+        """A value that distinguishes this store from every other one. It is made once and never changes."""
+
     async def schema_versions(self) -> SchemaVersions | None:
         """Read the schema version without opening or changing anything. None if the store has no schema."""
 

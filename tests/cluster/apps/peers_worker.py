@@ -6,6 +6,7 @@ If $PEERS_TRACE names a file, every statement that SQLite runs in this process i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sqlite3
 import sys
@@ -22,6 +23,14 @@ engine = Engine(sys.argv[1])
 async def stamp() -> float:
     """When the body ran."""
     return time.time()
+
+
+_numbers = itertools.count(1)
+
+
+async def count() -> int:
+    """How many of these have run in this process."""
+    return next(_numbers)
 
 
 async def first(ctx: Context) -> None:

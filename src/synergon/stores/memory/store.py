@@ -11,6 +11,7 @@ do the work.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from types import TracebackType
@@ -102,6 +103,16 @@ class MemoryStore(BaseStore):
         """The secret that all stores of this name share."""
         with self._transaction() as (tables, _):
             return tables.secret
+
+    async def replace_secret(self) -> None:
+        """For every store of this name."""
+        with self._transaction() as (tables, _):
+            tables.secret = secrets.token_bytes(32)
+
+    async def identity(self) -> bytes:
+        """The first secret."""
+        with self._transaction() as (tables, _):
+            return tables.identity
 
     async def schema_versions(self) -> None:
         """None: the store has no schema."""

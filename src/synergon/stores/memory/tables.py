@@ -33,7 +33,7 @@ class Tables:
     def __init__(self) -> None:
         self.lock: Final = threading.Lock()
         self.open_stores = 0
-        self.secret: Final = secrets.token_bytes(32)
+        self.secret = self.identity = secrets.token_bytes(32)
         self.latest_moment = 0
         """The clock of the tables: the largest moment that any store has read."""
         self.last_id = 0

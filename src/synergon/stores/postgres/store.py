@@ -158,6 +158,15 @@ class PostgresStore(BaseStore):
         secret: str = await self._statement(lambda session: session.value("secret"))
         return secret.encode()
 
+    async def replace_secret(self) -> None:
+        """The first one is kept as the identity of the schema."""
+        await self._write(_replace_secret)
+
+    async def identity(self) -> bytes:
+        """The first secret."""
+        identity: str = await self._statement(lambda session: session.value("identity"))
+        return identity.encode()
+
     # ------------------------------------------------------------ insert
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -341,3 +350,8 @@ class PostgresStore(BaseStore):
 def _product(version: str) -> str:
     """The name and version of the database, without build details."""
     return version.partition(" on ")[0].partition(" (")[0]
+
+
+async def _replace_secret(session: Session) -> None:
+    await session.rows("keep_first_secret")
+    await session.rows("replace_secret")

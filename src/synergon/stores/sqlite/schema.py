@@ -113,6 +113,13 @@ def make_secret(transaction: Transaction) -> bytes:
     return secret
 
 
+def replace_secret(transaction: Transaction) -> None:
+    """Another secret from now on; the first one is kept as the identity of the file."""
+    make_secret(transaction)
+    transaction.run("keep_first_secret")
+    transaction.run("replace_secret", secrets.token_bytes(32))
+
+
 def version_of(transaction: Transaction) -> int:
     """The schema version of the file."""
     rows = transaction.select("SELECT value FROM synergon_meta WHERE name = 'schema_version'", ())

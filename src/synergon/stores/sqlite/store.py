@@ -115,6 +115,16 @@ class SqliteStore(BaseStore):
         found = await self._read(lambda transaction: transaction.row("secret"))
         return found[0] if found else await self._write(schema.make_secret)
 
+    async def replace_secret(self) -> None:
+        """The first one is kept as the identity of the file."""
+        await self._write(schema.replace_secret)
+
+    async def identity(self) -> bytes:
+        """The first secret."""
+        await self.secret()  # made, if there is none
+        identity: bytes = (await self._read(lambda transaction: transaction.row("identity")))[0]
+        return identity
+
     # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:

@@ -10,6 +10,15 @@ FROM pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
 -- name: secret
 SELECT value FROM {schema}.meta WHERE name = 'secret'
 
+-- name: keep_first_secret
+INSERT INTO {schema}.meta SELECT 'first_secret', value FROM {schema}.meta WHERE name = 'secret' ON CONFLICT DO NOTHING
+
+-- name: replace_secret
+UPDATE {schema}.meta SET value = gen_random_uuid()::text || gen_random_uuid()::text WHERE name = 'secret'
+
+-- name: identity
+SELECT value FROM {schema}.meta WHERE name IN ('first_secret', 'secret') ORDER BY name LIMIT 1
+
 -- name: whereabouts
 SELECT current_database(), to_regclass($1) IS NOT NULL
 

@@ -4,6 +4,16 @@ SELECT value FROM synergon_meta WHERE name = 'secret'
 -- name: make_secret
 INSERT INTO synergon_meta (name, value) VALUES ('secret', ?) ON CONFLICT DO NOTHING
 
+-- name: keep_first_secret
+INSERT INTO synergon_meta (name, value) SELECT 'first_secret', value FROM synergon_meta WHERE name = 'secret'
+ON CONFLICT DO NOTHING
+
+-- name: replace_secret
+UPDATE synergon_meta SET value = ? WHERE name = 'secret'
+
+-- name: identity
+SELECT value FROM synergon_meta WHERE name IN ('first_secret', 'secret') ORDER BY name LIMIT 1
+
 -- name: register
 INSERT INTO synergon_node (
     id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,

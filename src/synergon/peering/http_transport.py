@@ -1,0 +1,114 @@
+"""HTTP transport: a server with one route on the engine's event loop, and a client with persistent connections.
+
+A request that is not a signed message of the cluster is rejected, has no effect and causes no further request. Messages
+are sent to the given address only: no redirects, no proxies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Final
+
+from synergon.errors import OptionError
+from synergon.peering.http_client import HttpClient
+from synergon.peering.http_headers import headers_of
+from synergon.peering.http_server import HttpServer
+from synergon.peering.listen_address import facing_address
+from synergon.peering.signatures import Envelope
+from synergon.peering.transport import Deliver, NotTrusted, SendError
+
+SEND_SECONDS: Final = 2.0
+
+
+class HttpTransport:
+    """Listens on `listen` (host and port; None: the application serves `PeerApp` itself) and sends over HTTP.
+
+    Without a host it listens on the interface that faces the `database_hosts`. The published address is `advertise` if
+    that is given; else, where `listen` is every interface, the one that faces the database.
+    """
+
+    schemes = ("http://", "https://")
+
+    def __init__(
+        self, listen: tuple[str | None, int] | None, advertise: str | None, database_hosts: tuple[str, ...] = ()
+    ) -> None:
+        self._listen = listen
+        self._advertise = advertise
+        self._database_hosts = database_hosts
+        self._server: HttpServer | None = None
+        self._address: str | None = None
+        self._client = HttpClient()
+        self._start_lock = asyncio.Lock()
+
+    async def serve(self, deliver: Deliver) -> str | None:
+        """Bind and listen, unless the application's own server does."""
+        if self._listen is None:
+            return self._advertise
+        async with self._start_lock:
+            if self._server is None:
+                await self.prepare()
+                facing = await asyncio.to_thread(facing_address, self._database_hosts)  # may ask a name server
+                bound = _bind(self._listen[0] or facing, self._listen[1])
+                self._address = self._advertise or _published(bound, facing)
+                self._server = HttpServer(bound, deliver)
+                self._server.start()
+            return self._address
+
+    async def prepare(self) -> None:
+        """Import the parser of requests and answers: slow; it would block the event loop."""
+        await asyncio.to_thread(_import_parser)
+
+    async def send(self, address: str, envelope: Envelope) -> bytes:
+        """POST the envelope once."""
+        try:
+            status, answer = await self._client.post(address, headers_of(envelope), envelope.body, SEND_SECONDS)
+        except ssl.SSLCertVerificationError as error:
+            raise SendError(
+                f"its certificate is not trusted: {error.verify_message} (to trust an authority of your own, set "
+                "SSL_CERT_FILE to its file)"
+            ) from error
+        except (OSError, TimeoutError) as error:
+            raise SendError(str(error) or type(error).__name__) from error
+        if status != 200:
+            problem = NotTrusted if status == 401 else SendError
+            raise problem(f"answered {status} {answer[:200].decode(errors='replace')}")
+        if not answer:
+            raise SendError("answered with an empty body; is another server at this address?")
+        return answer
+
+    async def close(self) -> None:
+        """Stop listening and close the connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+        await self._client.close()
+
+
+def _import_parser() -> None:
+    import httptools  # noqa: F401  imported here for its side effect: later imports are fast
+
+
+def _published(bound: socket.socket, facing: str) -> str:
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
+        host = facing
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OptionError(
+            f"listen={host}:{port} cannot be bound: {error.strerror or error}; choose another address, "
+            'port 0 for any free port, or listen="off"'
+        ) from error
+    bound.setblocking(False)
+    return bound
