@@ -80,7 +80,7 @@ COLUMNS: Final = (
     Column("claim_no", Table.KEPT),
     Column("finished_no", Table.COMPUTED),
     Column("node_id", Table.CARRIED),
-    Column("key", Table.KEPT, "text", Form.PLAIN, is_own=True, filter=Filter.EQUALS),
+    Column("key", Table.KEPT, "text", Form.PLAIN, filter=Filter.EQUALS),
     Column("cancel_requested", Table.CARRIED),
     Column("overdue", Table.CARRIED),
     Column("enqueued_at", Table.KEPT),
@@ -166,24 +166,27 @@ GIVEN: Final = {
 }
 REPLACED: Final = GivenColumns(column for column in GIVEN[Form.BOUND].columns if column.name not in _UNREPLACED)
 
-_PLAIN_FIELDS: Final = ("run_at", "delay", "expires_in", "tags", *(c.name for c in COLUMNS if c.form is Form.PLAIN))
 _BOUND_FIELDS: Final = tuple(column.name for column in COLUMNS if column.form is Form.BOUND)
-_plain_values: Final = attrgetter(*_PLAIN_FIELDS)
+_RARE_FIELDS: Final = (
+    *("run_at", "delay", "expires_in", "tags"),  # columns are computed from these
+    *(column.name for column in COLUMNS if column.form is not Form.BARE),
+)
 _bound_values: Final = attrgetter(*_BOUND_FIELDS)
-_NO_PLAIN: Final = tuple(_FIELDS[name].default for name in _PLAIN_FIELDS)
-_NO_BOUND: Final = tuple(_FIELDS[name].default for name in _BOUND_FIELDS)
+_rare_values: Final = attrgetter(*_RARE_FIELDS)
+_NOT_BOUND: Final = tuple(_FIELDS[name].default for name in _BOUND_FIELDS)
+_NOT_RARE: Final = tuple(_FIELDS[name].default for name in _RARE_FIELDS)
 
 
 def is_bound(task: NewTask) -> bool:
     """Whether the task joins a key queue or a group, waits for one, is a command or is for a certain server."""
-    return bool(_bound_values(task) != _NO_BOUND)
+    return bool(_bound_values(task) != _NOT_BOUND)
 
 
 def form_of(task: NewTask) -> Form:
     """The shortest insert that has all columns of the task."""
-    if _bound_values(task) != _NO_BOUND:
-        return Form.BOUND
-    return Form.BARE if _plain_values(task) == _NO_PLAIN else Form.PLAIN
+    if _rare_values(task) == _NOT_RARE:
+        return Form.BARE
+    return Form.BOUND if is_bound(task) else Form.PLAIN
 
 
 # ---------------------------------------------------------------- filters
