@@ -234,7 +234,10 @@ class WorkerKeeper:
             self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._process is not None:
+        process = self._process
+        if process is not None:
             self._was_signalled = True
+            # Not send_signal(): it reaps a process that has just ended, and asyncio then reports 255 as its exit code.
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                if process.returncode is None:
+                    os.kill(process.pid, number)

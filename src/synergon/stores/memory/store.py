@@ -10,7 +10,6 @@ do the work.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -48,9 +47,6 @@ from synergon.stores.session import Touched
 Result = TypeVar("Result")
 SCHEME: Final = "memory://"
 
-YIELD_TASKS: Final = 20
-"""New tasks between two turns of the loop. To store them takes about half a millisecond, and a turn far less."""
-
 _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
 """The tables of each name. Weak references, so that a store that was dropped without `close` does not retain them."""
 _sharing: Final = threading.Lock()
@@ -69,8 +65,6 @@ class MemoryStore(BaseStore):
         self._clock: Clock = clock or SystemClock()
         self._tables: Tables | None = None
         self._session: Session | None = None
-        self._unyielded = 0
-        """How many tasks came since the loop last had a turn because of them."""
 
     # ------------------------------------------------------------ open and close
 
@@ -141,15 +135,6 @@ class MemoryStore(BaseStore):
         return _Transaction(self._tables, self._clock)
 
     # ------------------------------------------------------------ insert
-
-    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none. Nothing here waits, so a caller that stores one task after the other would keep
-        the loop for itself; it gives way now and then, before anything is stored."""
-        self._unyielded += len(tasks)
-        if self._unyielded >= YIELD_TASKS:
-            self._unyielded = 0
-            await asyncio.sleep(0)
-        return await super().insert(tasks)
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Does nothing: no transaction waits for another one here."""
