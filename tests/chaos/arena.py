@@ -268,6 +268,7 @@ class Arena:
         for node in self.nodes:
             node.send(signal.SIGTERM)
         for node in self.nodes:
+            # mypy knows no lambda with a default.
             await until(f"node {node.pid} ends", lambda node=node: node.exit_code is not None)  # type: ignore[misc]
             assert node.exit_code == 0, f"node {node.pid} ended with code {node.exit_code}:\n{node.log}"
         assert not self.database.nodes(), "a node that was stopped has left its row"

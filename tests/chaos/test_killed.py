@@ -30,6 +30,7 @@ async def kill_one_after_the_other(arena: Arena, database: Database) -> None:
         if number % 2:  # as if on another host: only its lease tells that it is dead
             database.hide_process(victim.pid)
         victim.kill()
+        # mypy knows no lambda with a default.
         await until("it is replaced", lambda place=number % 3, old=victim: arena.nodes[place] is not old)  # type: ignore[misc]
         await arena.joined(number % 3)
 

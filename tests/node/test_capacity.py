@@ -233,5 +233,6 @@ async def test_what_is_announced_of_thousands_of_demands_is_counted_once(
         profile = Profile()
         profile.runcall(neighbours.offer, dict.fromkeys(ready_groups, 1), is_open=True)
         assert neighbours._expected == dict.fromkeys(ready_groups[:3], 1), "what it cannot take is not remembered"
+    # The stubs of pstats lack the attribute.
     calls = {name: found[0] for (_, _, name), found in Stats(profile).stats.items()}  # type: ignore[attr-defined]
     assert (calls["total"], calls["_take"]) == (2, 2000)

@@ -99,6 +99,7 @@ async def test_a_key_is_free_again_after_each_final_state(engine: Engine, end: s
 
     options = {"expires_in": 0.05} if end == "expiry" else {}
     async with engine:
+        # mypy takes each value for every option.
         first = await welcome.with_options(key="42", **options).enqueue(end == "failure")  # type: ignore[arg-type]
         await ENDS[end](engine, first)
         second = await welcome.with_options(key="42").enqueue(False)

@@ -270,11 +270,13 @@ async def test_the_second_request_of_a_connection_has_its_time_too(port: Port, m
 
 async def test_a_connection_whose_answers_are_not_read_is_ended(port: Port, client: Client) -> None:
     port.answer = b" " * SIZE_LIMIT
+    # The stubs of asyncio lack the attribute.
     client._reader._transport.pause_reading()  # type: ignore[attr-defined]
     for number in range(10_000):
         if not port.server._peers and number:
             break
         client.send(request())
+        # mypy knows no lambda with a default.
         await until(lambda before=number: len(port.delivered) > before or not port.server._peers)  # type: ignore[misc]
     assert port.server._peers == {}
 

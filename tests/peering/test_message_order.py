@@ -104,6 +104,7 @@ async def test_each_task_runs_once_when_one_direction_is_cut() -> None:
         ran.set()
 
     async with worker.worker(), producer:
+        # The transport of this test is HTTP, which has an address.
         there, here = peers_of(worker).address, peers_of(producer)._transport.address  # type: ignore[attr-defined]
         network.cut.add((str(there), here))  # it arrives, and the answer does not
         await producer.enqueue([producer.call("quick")])

@@ -24,6 +24,7 @@ RARELY = 3600
 
 
 def worker_of(url: str, **settings: object) -> Engine:
+    # mypy takes each value for every setting.
     engine = Engine(url, sweep=RARELY, **settings)  # type: ignore[arg-type]
 
     @engine.task
@@ -61,6 +62,7 @@ async def test_a_captured_message_is_accepted_by_no_other_node_and_not_after_a_r
 async def test_an_answer_of_an_impostor_is_a_failed_send(sqlite_url: str) -> None:
     async def impostor(scope: object, receive: object, send: object) -> None:
         body = encode(message(free=1000))
+        # An ASGI app is given functions, which this test does not type.
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
         await send({"type": "http.response.body", "body": body})  # type: ignore[operator]
 
@@ -82,6 +84,7 @@ async def pair(request: pytest.FixtureRequest, sqlite_url: str) -> AsyncIterator
     settings = {"transport": network.transport()} if request.param == "pipe" else {}
     worker = worker_of(sqlite_url, **settings)
     settings = {"transport": network.transport()} if request.param == "pipe" else {}
+    # mypy takes each value for every setting.
     producer = Engine(sqlite_url, sweep=RARELY, **settings)  # type: ignore[arg-type]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(worker.worker())
@@ -106,6 +109,7 @@ async def test_running_engines_go_over_to_a_new_secret(
         signer.secret = await producer.store.secret()
         assert await result(producer) == 7
     secret = await producer.store.secret()
+    # Both engines are connected, so they have a signer.
     await until(lambda: all(peers_of(engine)._signer.secret == secret for engine in (producer, worker)))  # type: ignore[union-attr]
 
 

@@ -121,6 +121,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "max_running_global must be a whole number from 0 on",
     ),
     "rate of nothing": (lambda _: Rate(0), "Rate count must be a whole number from 1 on, got 0"),
+    # Wrong on purpose.
     "rate with a point": (lambda _: Rate(1.5), "Rate count must be a whole number from 1 on, got 1.5"),  # type: ignore[arg-type]
     "rate in no time": (lambda _: Rate(1, per=0), "Rate per must be"),
     "rate with no burst": (lambda _: Rate(1, burst=0), "Rate burst must be a whole number from 1 on, got 0"),

@@ -14,9 +14,10 @@ from synergon.node.attempts.completer import Completer
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.ready_rows import ReadyRows
 from synergon.stores.memory.session import Session
+from synergon.stores.rows import KeyQueueCounts
 from synergon.stores.rules import finish, follow_ups, key_queues
 from synergon.stores.rules.shared_capacity import UNLIMITED, SharedCapacity
-from synergon.stores.session import KeyQueueCounts, Moves
+from synergon.stores.session import Moves
 
 
 def key_queue_not_balanced_after_an_end(patch: Patch) -> None:

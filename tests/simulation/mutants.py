@@ -28,8 +28,8 @@ from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rows import FinishedClaim, LiveTask
 from synergon.stores.rules import due_tasks, finish, reap
-from synergon.stores.session import FinishedClaim, LiveTask
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]

@@ -148,6 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[Value]:
+        # The stubs want a coroutine, and a loop may be given any awaitable generator.
         task: asyncio.Task[Value] = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
         self._tasks.append(task)  # kept: what belongs to a dead process must not be tidied up in the middle
         return task

@@ -141,6 +141,7 @@ async def test_no_statement_reads_those_who_wait(profile: Profile, connection: a
     schema = SCHEMA if profile is STANDARD else DISTRIBUTED_SCHEMA
     sql = profile.statements(schema)
     names = STATEMENTS.keys() & sql.keys()
+    assert profile is not STANDARD or names == STATEMENTS.keys()
     for name in names:
         types, _, _ = STATEMENTS[name]
         await connection.execute(f"PREPARE its_{name} {f'({types})' if types else ''} AS {sql[name]}")

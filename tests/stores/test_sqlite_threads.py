@@ -65,6 +65,7 @@ async def test_a_rollback_that_fails_is_the_callers_error_and_no_end_of_the_writ
 ) -> None:
     writer = store._writer
     assert writer is not None
+    # A stand-in for the connection, which fails where it is told to.
     writer.connection = Unsteady(writer.connection, "ROLLBACK", failures)  # type: ignore[assignment]
     async with asyncio.timeout(PATIENCE_SECONDS):
         outcomes = await asyncio.gather(
@@ -82,6 +83,7 @@ async def test_a_rollback_that_fails_is_the_callers_error_and_no_end_of_the_writ
 async def test_a_read_that_cannot_be_ended_fails_alone(store: SqliteStore) -> None:
     reader = store._reader
     assert reader is not None
+    # A stand-in for the connection, which fails where it is told to.
     reader.connection = Unsteady(reader.connection, "ROLLBACK", 1)  # type: ignore[assignment]
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(StoreError, match="disk I/O error"):

@@ -45,6 +45,7 @@ async def test_a_plain_success_keeps_its_title(store: Store, worker: Worker) -> 
 
 @pytest.mark.parametrize("bound", [{}, {"limit_key": "ada"}, {"meta": b"{}"}])
 async def test_tasks_that_come_together_keep_their_own_titles(store: Store, bound: dict[str, object]) -> None:
+    # mypy takes each value for every field.
     tasks = [NewTask(kind=KIND, title=f"title {n}" if n % 3 else None, **bound) for n in range(50)]  # type: ignore[arg-type]
     inserted = await store.insert(tasks)
     assert [(await read(store, entry.id)).title for entry in inserted] == [task.title for task in tasks]

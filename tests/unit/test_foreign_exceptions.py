@@ -25,6 +25,7 @@ def url(request: pytest.FixtureRequest) -> str:
 async def test_a_filter_that_no_database_can_hold_is_rejected(engine: Engine, name: str, text: str) -> None:
     async with engine:
         with pytest.raises(OptionError, match=f"{name} must be text that a database can hold"):
+            # Any of the filters.
             await engine.tasks(**{name: text})  # type: ignore[arg-type]
 
 

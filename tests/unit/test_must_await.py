@@ -258,6 +258,7 @@ async def test_a_call_is_awaited_once_like_any_coroutine(app: App) -> None:
 
 async def test_arguments_that_do_not_fit_are_told_when_it_is_awaited(app: App) -> None:
     async with app.engine:
+        # Wrong on purpose: an argument is missing.
         (error,) = await asyncio.gather(app.send.enqueue(), return_exceptions=True)  # type: ignore[call-arg]
         assert isinstance(error, PayloadError)
 

@@ -132,6 +132,7 @@ def test_what_cannot_be_an_idle_hook_is_refused(engine: Engine) -> None:
 
 def test_a_method_that_never_was_is_an_attribute_error(engine: Engine) -> None:
     with pytest.raises(AttributeError, match="'Engine' object has no attribute 'enqeue'"):
+        # Wrong on purpose.
         engine.enqeue  # type: ignore[attr-defined]  # noqa: B018
     assert not hasattr(engine, "__wrapped__")
 
@@ -378,6 +379,7 @@ def test_an_annotation_that_cannot_be_json_is_refused_when_the_task_is_registere
 
 
 def test_an_annotation_that_names_nothing_is_refused(engine: Engine) -> None:
+    # Wrong on purpose: the annotation cannot be evaluated.
     def early(value: NotDefinedYet) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(

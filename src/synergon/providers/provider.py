@@ -106,7 +106,7 @@ class Provider:
 
     async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
         """The task function of every kind in `kinds`; subclasses implement it."""
-        raise NotImplementedError
+        raise NotImplementedError  # a provider that is given functions has no `kinds`, and never comes here
 
     def _serve_kinds(self) -> None:
         if not isinstance(self.kinds, Mapping):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from synergon.model.claims import ClaimRequest, DryRun
-from synergon.model.groups import NewGroup, OpenedGroup
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
@@ -77,6 +77,10 @@ class BaseStore(ABC):
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks, all or nothing."""
         return await self._transact(groups.open_group, group)
+
+    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
+        """These groups, with their tasks counted."""
+        return await self._query(groups.groups, ids)
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
         """Cancel all tasks of a group that have not ended."""

@@ -15,42 +15,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, TypeVar
-
-import msgspec
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.lifecycle import Reason, State
-from synergon.model.limits import NewLimit, NewProvider, NewRate
+from synergon.model.limits import NewLimit, NewProvider
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import ErrorRecord, FencedOutcome, Progress
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.rows import (
+    ChangedTask,
+    ClaimableGroups,
+    DeadNode,
+    FinalTask,
+    FinishedClaim,
+    GroupCount,
+    GroupRow,
+    KeyHolder,
+    KeyName,
+    KeyQueueCounts,
+    KeyQueueLimit,
+    KeyQueueName,
+    KeyQueueTotal,
+    LimitRow,
+    LiveTask,
+    PermitCount,
+    RateState,
+    ServerHealth,
+    ServerName,
+    ServerRow,
+    SharedLimits,
+    UsedServer,
+)
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken
-from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity
+from synergon.stores.rules.shared_capacity import HeldPermits
 
 Result = TypeVar("Result")
 Rows = TypeVar("Rows")
 
-Moment = Annotated[int, "moment"]
-"""A moment of the store's clock. `stores.typed_rows` converts timestamp columns to it."""
-
-Names = Annotated[tuple[str, ...], "names"]
-"""Names in one column, one name per line."""
-
-KeyName = tuple[str, str]
-"""Kind and unique key."""
-
-KeyQueueName = tuple[str, str]
-"""Kind and limit key."""
-
 KEY_QUEUES_AT_ONCE: Final = 500
 """The maximum number of key queues that are passed to one primitive."""
-
-Position = tuple[int, int]
-"""The position of a task in claim order: (-priority, id). As a column it is JSON: [priority, id]."""
-
-ServerName = tuple[str, str]
-"""Provider and address."""
 
 Moves = dict[int, tuple[str, State]]
 """The kind and new state of each task that a follow-up has moved, by task id."""
@@ -65,197 +69,6 @@ def drive(rule: Coroutine[Any, Any, Result]) -> Result:
         return result
     rule.close()
     raise AssertionError("a rule waited on a session that never waits")
-
-
-# ---------------------------------------------------------------- rows
-
-
-class LiveTask(msgspec.Struct, frozen=True):
-    """The columns of a live task that the rules need."""
-
-    id: int
-    claim_no: int
-    kind: str
-    queue: str
-    state: State
-    node_id: str | None
-    cancel_requested: bool
-    is_command: bool
-    limit_key: str | None
-    group_id: int | None
-    attempts: int
-    crashes: int
-    errors: tuple[ErrorRecord, ...]
-
-
-class FinalTask(msgspec.Struct, frozen=True):
-    """The columns of a task in the history that the rules need."""
-
-    id: int
-    kind: str
-    queue: str
-    state: State
-    key: str | None
-    limit_key: str | None
-
-
-class FinishedClaim(msgspec.Struct, frozen=True):
-    """The last claim of a task for which an outcome was applied, and the current state of the task."""
-
-    id: int
-    claim_no: int
-    state: State
-    kind: str
-
-
-class ChangedTask(msgspec.Struct, frozen=True, gc=False):
-    """A task that a primitive has changed, and its new state."""
-
-    id: int
-    kind: str
-    state: State
-    limit_key: str | None
-    group_id: int | None = None
-
-
-class KeyHolder(msgspec.Struct, frozen=True):
-    """The live task that holds a unique key."""
-
-    id: int
-    kind: str
-    key: str
-    state: State
-    limit_key: str | None
-
-
-class KeyQueueLimit(NamedTuple):
-    """The limit `key:<kind>`, which holds for each key queue of the kind."""
-
-    value: int | None = None
-    """How many tasks of a key queue may be ready or running; None means any number."""
-    rate: NewRate | None = None
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether all tasks of the key queues may be ready."""
-        return self.value is None and self.rate is None
-
-
-class KeyQueueCounts(msgspec.Struct, frozen=True, gc=False):
-    """The numbers of running and ready tasks of a key queue, the last ready task and the first waiting ones."""
-
-    kind: str
-    limit_key: str
-    running: int
-    ready: int
-    ready_in_paused: int
-    """How many ready tasks are in paused queues, where no node may claim them."""
-    last_ready: Position | None
-    """The position of the ready task that comes last in claim order."""
-    first_waiting: tuple[Position, ...]
-    """The positions of the first few waiting tasks, in claim order, without those of paused queues."""
-
-    @property
-    def name(self) -> KeyQueueName:
-        """The name of the key queue."""
-        return self.kind, self.limit_key
-
-
-class RateState(msgspec.Struct, frozen=True, gc=False):
-    """The stored state of a key queue's rate."""
-
-    kind: str
-    limit_key: str
-    now: Moment
-    next_at: int | None
-    """The stored value of the rate (`rules.rates`); None if no task has started yet."""
-    is_due: bool
-    """Whether a scheduled task of the key queue is due."""
-    next_scheduled: Moment | None
-    """When the next scheduled task of the key queue that is not due yet becomes due."""
-
-
-class DeadNode(msgspec.Struct, frozen=True):
-    """A node whose lease has ended."""
-
-    id: str
-    is_stopping: bool
-    """The node had announced that it stops."""
-
-
-class LimitRow(msgspec.Struct, frozen=True):
-    """The current value and rate of a limit."""
-
-    name: str
-    value: int | None
-    every: int | None
-    burst: int | None
-
-
-class PermitCount(msgspec.Struct, frozen=True):
-    """The number of running tasks that hold permits of exactly these limits and run on a server with this address."""
-
-    limits: Names
-    address: str | None
-    count: int
-
-
-class KeyQueueTotal(msgspec.Struct, frozen=True):
-    """The number of tasks in one state, over all key queues of a kind."""
-
-    kind: str
-    state: State
-    count: int
-
-
-class ServerRow(msgspec.Struct, frozen=True):
-    """A server of a pool."""
-
-    provider: str
-    address: str
-    capacity: int | None
-    failures: int
-    backs_off_until: Moment | None
-
-
-class UsedServer(msgspec.Struct, frozen=True):
-    """The number of tasks that run on a server, which may have been removed from its pool."""
-
-    provider: str
-    address: str
-    count: int
-
-
-class ServerHealth(msgspec.Struct, frozen=True):
-    """The health of a server, and the back-off that its provider declares."""
-
-    provider: str
-    address: str
-    failures: int
-    """Failures in a row."""
-    backoffs: int
-    """Back-offs since the last success."""
-    backs_off_until: Moment | None
-    now: Moment
-    backoff_after: int | None
-    backoff_first: int
-    backoff_cap: int
-
-
-class SharedLimits(NamedTuple):
-    """The limits and servers whose permits a claim needs, before the held permits are counted."""
-
-    values: dict[str, int | None]
-    """The number of permits of each limit; None means any number."""
-    servers: list[ServerCapacity]
-
-
-class ClaimableGroups(NamedTuple):
-    """Whether the node may claim, and the ready groups that it may claim from."""
-
-    is_cordoned: bool | None
-    """None if the node has no live lease."""
-    groups: list[ReadyGroupName]
 
 
 # ---------------------------------------------------------------- notes of a rule
@@ -531,9 +344,15 @@ class GroupRows(Protocol):
     async def live_tasks(self, group_id: int) -> list[int]:
         """The live tasks of a group."""
 
+    async def read(self, ids: Sequence[int]) -> list[GroupRow]:
+        """The rows of these groups."""
+
+    async def counts(self, ids: Sequence[int]) -> list[GroupCount]:
+        """How many tasks of these groups, live or final, are in each state."""
+
     async def prune(self, age: int, limit: int) -> None:
-        """Delete at most `limit` groups that ended before this moment and have no task left, live or final, including
-        the task that follows them."""
+        """Delete at most `limit` groups that ended longer than `age` ago and have no task left, live or final; the task
+        that follows a group counts as one of them."""
 
 
 class QueueRows(Protocol):

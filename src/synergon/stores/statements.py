@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from synergon.stores.columns import fill
-from synergon.stores.session import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask
 from synergon.stores.typed_rows import field_names
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)

@@ -14,7 +14,7 @@ from synergon.model.events import EventName
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import Record, from_datetime, to_datetime
-from synergon.stores.session import Moment, Names, Position
+from synergon.stores.rows import Moment, Names, Position
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 

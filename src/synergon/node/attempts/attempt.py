@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -177,7 +178,7 @@ class LocalLink(AttemptLink):
         return self._attempt.transaction
 
 
-class Services:
+class Services(ABC):
     """The services of a node for its running task functions."""
 
     loop: asyncio.AbstractEventLoop
@@ -190,17 +191,17 @@ class Services:
             raise SynergonError(f"this would block the event loop; in a coroutine write `{instead}`")
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
+    @abstractmethod
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
         """Store the progress soon."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still current in the store."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def begin(self) -> TaskTransaction:
         """Open a transaction of the store."""
-        raise NotImplementedError
 
 
 def context_of(attempt: Attempt, link: AttemptLink) -> Context:

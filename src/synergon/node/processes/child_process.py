@@ -199,6 +199,7 @@ class ChildProcess:
 
     def _start(self, channel_fd: int, lifeline_fd: int) -> subprocess.Popen[bytes]:
         # The flags of this interpreter (-O, -W, -X, ...), as multiprocessing passes them on.
+        # Private, but the only list of the flags that a child of this interpreter needs; multiprocessing uses it, too.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", BOOTSTRAP, str(channel_fd), str(lifeline_fd), *self._arguments],

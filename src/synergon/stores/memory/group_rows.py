@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergon.model.lifecycle import FINAL
+from synergon.model.record import to_datetime
 from synergon.stores.memory.entries import Group
-from synergon.stores.session import ChangedTask
+from synergon.stores.rows import ChangedTask, GroupCount, GroupRow
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
@@ -63,6 +65,27 @@ class GroupRows:
         """The live tasks of a group."""
         members = (row for _, group in self._found([group_id]) for row in group.members.values())
         return [row.id for row in members if row.state not in FINAL]
+
+    async def read(self, ids: Sequence[int]) -> list[GroupRow]:
+        """The rows of these groups."""
+        return [
+            GroupRow(
+                group_id,
+                group.name,
+                to_datetime(group.created_at),
+                None if group.ended_at is None else to_datetime(group.ended_at),
+                group.then_id,
+            )
+            for group_id, group in self._found(ids)
+        ]
+
+    async def counts(self, ids: Sequence[int]) -> list[GroupCount]:
+        """How many tasks of these groups, live or final, are in each state."""
+        return [
+            GroupCount(group_id, state, count)
+            for group_id, group in self._found(ids)
+            for state, count in Counter(row.state for row in group.members.values()).items()
+        ]
 
     async def prune(self, age: int, limit: int) -> None:
         """Delete old groups that have no task left."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from synergon.model.lifecycle import State
 from synergon.stores.memory.key_queues import KeyQueue
 from synergon.stores.memory.row import Row
+from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, Position, RateState
 from synergon.stores.rules.limits import KEY_QUEUES
-from synergon.stores.session import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, Position, RateState
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session

@@ -8,7 +8,7 @@ from typing import Final
 from synergon.model.lifecycle import State
 from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.row import Row
-from synergon.stores.session import KeyQueueName
+from synergon.stores.rows import KeyQueueName
 
 
 def key_queue_name(row: Row) -> KeyQueueName | None:

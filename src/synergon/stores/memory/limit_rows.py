@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewLimit
 from synergon.stores.memory.entries import Limit
-from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+from synergon.stores.rows import KeyQueueTotal, LimitRow, PermitCount
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from synergon.stores.session import DeadNode
+from synergon.stores.rows import DeadNode
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session

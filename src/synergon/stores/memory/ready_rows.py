@@ -13,10 +13,10 @@ from synergon.stores.memory.entries import Provider, Server
 from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row, values_of
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rows import ClaimableGroups, SharedLimits
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import Grant, HeldPermits, ServerCapacity
-from synergon.stores.session import ClaimableGroups, SharedLimits
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergon.model.lifecycle import State
 from synergon.model.limits import NewProvider
 from synergon.stores.memory.entries import Provider, Server
-from synergon.stores.session import ServerHealth, ServerName, ServerRow, UsedServer
+from synergon.stores.rows import ServerHealth, ServerName, ServerRow, UsedServer
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session

@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock, SystemClock
-from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
@@ -33,7 +32,6 @@ from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
 from synergon.stores.memory import (
     claim,
     final_events,
-    groups,
     nodes,
     queries,
 )
@@ -226,13 +224,6 @@ class MemoryStore(BaseStore):
         """The number of running tasks by node id."""
         with self._transaction() as (tables, _):
             return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
-
-    # ------------------------------------------------------------ groups
-
-    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with their tasks counted."""
-        with self._transaction() as (tables, _):
-            return groups.groups(tables, ids)
 
     # ------------------------------------------------------------ queries
 

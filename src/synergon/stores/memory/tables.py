@@ -16,8 +16,8 @@ from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
+from synergon.stores.rows import KeyQueueName
 from synergon.stores.rules.shared_capacity import Grant
-from synergon.stores.session import KeyQueueName
 
 READY: Final = State.READY
 RUNNING: Final = State.RUNNING
@@ -84,7 +84,7 @@ class Tables:
             task=task,
             tally=self._tally(task.queue, task.kind),
             state=State.WAITING,
-            priority=_priority(task),
+            priority=task.priority,
             run_at=run_at,
             enqueued_at=now,
             expires_at=None if task.expires_in is None else now + task.expires_in,
@@ -107,7 +107,7 @@ class Tables:
         row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
         self._come_alive(row)
-        row.priority = _priority(task)
+        row.priority = task.priority
         row.enqueued_at = now
         row.expires_at = None if task.expires_in is None else now + task.expires_in
         row.attempts = row.crashes = 0
@@ -371,8 +371,3 @@ class Tables:
             tally = self.tallies[queue, kind] = dict.fromkeys(State, 0)
             self.queues.setdefault(queue, None)
         return tally
-
-
-def _priority(task: NewTask) -> int:
-    """The priority of a task; 0 for commands, which start in the order of their ids."""
-    return 0 if task.is_command else task.priority

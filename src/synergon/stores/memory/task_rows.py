@@ -10,11 +10,12 @@ from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.memory.row import Row
-from synergon.stores.memory.servers import next_backoff_end
-from synergon.stores.session import NO_RESULTS, ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.session import NO_RESULTS
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
+    from synergon.stores.memory.tables import Tables
 
 RUNNING: Final = State.RUNNING
 
@@ -213,7 +214,7 @@ class TaskRows:
         """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
         moment."""
         tables, now = self._session.tables, self._session.now
-        awaited = (tables.due.next_moment(), tables.expiry.next_moment(), next_backoff_end(tables, now))
+        awaited = (tables.due.next_moment(), tables.expiry.next_moment(), _next_backoff_end(tables, now))
         moments = [moment for moment in awaited if moment is not None]
         return max(min(moments) - now, 0) if moments else None
 
@@ -264,3 +265,9 @@ def _due(run_at: int | None, delay: int | None, now: int) -> int:
 
 def _changed(row: Row) -> ChangedTask:
     return ChangedTask(row.id, row.task.kind, row.state, row.limit_key, row.task.group_id)
+
+
+def _next_backoff_end(tables: Tables, now: int) -> int | None:
+    """When the next back-off of a server ends."""
+    moments = (server.backs_off_until for provider in tables.providers.values() for server in provider.servers.values())
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)

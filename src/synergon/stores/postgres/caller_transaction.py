@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -101,14 +101,3 @@ def kinds_of(payload: str) -> list[str] | None:
         return msgspec.json.decode(payload, type=list[str])
     except msgspec.DecodeError:
         return None
-
-
-def without_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine that never suspends, as on a synchronous connection."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-    coroutine.close()
-    raise AssertionError("the connection was taken for a synchronous one, and waits")

@@ -18,8 +18,8 @@ from synergon.stores.postgres.claim_limited import claim_limited
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.profile import Profile
 from synergon.stores.postgres.session import Session
+from synergon.stores.rows import ClaimableGroups
 from synergon.stores.rules.claim import rejected, without_idle_kinds
-from synergon.stores.session import ClaimableGroups
 
 REMEMBERED_SECONDS: Final = 10.0
 """For how long a kind that had tasks with requirements of their own is claimed by the rule."""

@@ -9,7 +9,7 @@ from typing import Final
 from synergon.model.record import to_datetime
 from synergon.stores.postgres.lock_order import lock_key_queues
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.session import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
+from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
 
 
 class KeyQueueRows:

@@ -7,7 +7,7 @@ from typing import Final
 
 from synergon.model.limits import NewLimit
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+from synergon.stores.rows import KeyQueueTotal, LimitRow, PermitCount
 
 
 class LimitRows:

@@ -20,8 +20,8 @@ from synergon.model.limits import NewRate
 from synergon.model.outcomes import FencedOutcome, KeyAssigned, Succeeded
 from synergon.model.tasks import NewTask
 from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rows import KeyQueueLimit, LimitRow
 from synergon.stores.rules.limits import KEY_QUEUES
-from synergon.stores.session import KeyQueueLimit, LimitRow
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.session import Session

@@ -37,7 +37,7 @@ async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insert
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
     """Insert a task with a key. None: a live task holds the key."""
-    row = await transaction.row("insert_keyed", *_bound_arrays(transaction, [task]))
+    row = await transaction.row("insert_bound", *_bound_arrays(transaction, [task]))
     if row is None:
         return None
     transaction.note_queues([task.queue])

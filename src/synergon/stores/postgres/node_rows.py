@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.session import DeadNode
+from synergon.stores.rows import DeadNode
 
 
 class NodeRows:

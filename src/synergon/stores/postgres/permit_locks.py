@@ -16,10 +16,10 @@ from synergon.options.addresses import covers
 from synergon.stores.contention import Contention
 from synergon.stores.postgres.lock_order import key_queue_limits
 from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rows import KeyQueueLimit, LimitRow, SharedLimits
 from synergon.stores.rules.limits import KEY_QUEUES
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import ServerCapacity
-from synergon.stores.session import KeyQueueLimit, LimitRow, SharedLimits
 
 Covering = dict[frozenset[str], frozenset[str]]
 """The limits that cover the servers of each set of providers, as the last claim found them."""

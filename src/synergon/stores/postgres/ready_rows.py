@@ -16,9 +16,9 @@ from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.stores.postgres.claim_fast import claim_of, queues_of
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rows import ClaimableGroups, Names, SharedLimits
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.shared_capacity import HeldPermits
-from synergon.stores.session import ClaimableGroups, Names, SharedLimits
 
 
 class GroupRow(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Final
 from synergon.model.limits import NewProvider
 from synergon.model.record import to_datetime
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.session import ServerHealth, ServerName, ServerRow, UsedServer
+from synergon.stores.rows import ServerHealth, ServerName, ServerRow, UsedServer
 
 
 class ServerRows:

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 from synergon.errors import OptionError
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
-from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
@@ -27,14 +26,13 @@ from synergon.stores.base_store import BaseStore
 from synergon.stores.contention import Contention
 from synergon.stores.postgres import (
     candidates,
-    groups,
     leases,
     new_tasks,
     queries,
     schema,
 )
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.caller_transaction import insert_on, without_loop
+from synergon.stores.postgres.caller_transaction import insert_on
 from synergon.stores.postgres.claim import Claimer
 from synergon.stores.postgres.connection import Connections
 from synergon.stores.postgres.drivers import Driver, driver_of
@@ -43,6 +41,7 @@ from synergon.stores.postgres.insert_batcher import InsertBatcher
 from synergon.stores.postgres.listener import listen
 from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.task_transaction import PostgresTaskTransaction
+from synergon.stores.session import drive
 
 Result = TypeVar("Result")
 SHARDS: Final = 64
@@ -208,7 +207,7 @@ class PostgresStore(BaseStore):
                 f"conn is an asynchronous connection ({type(connection).__name__}), which a *_sync call cannot await; "
                 "use `await ...enqueue(...)`, or a synchronous connection"
             )
-        return without_loop(self._insert_on(driver, tasks))
+        return drive(self._insert_on(driver, tasks))
 
     async def _insert_on(self, driver: Driver, tasks: Sequence[NewTask]) -> list[Insertion]:
         self._connections.check_open()
@@ -298,12 +297,6 @@ class PostgresStore(BaseStore):
     async def running_by_node(self) -> dict[str, int]:
         """The number of running tasks by node id."""
         return dict(await self._statement(lambda session: session.rows("running_by_node")))
-
-    # ------------------------------------------------------------ groups
-
-    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with their tasks counted."""
-        return await self._snapshot(groups.groups, ids)
 
     # ------------------------------------------------------------ queries
 

@@ -13,7 +13,8 @@ from synergon.model.record import Record, to_datetime
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import new_tasks
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.session import NO_RESULTS, ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.session import NO_RESULTS
 
 
 class _PrunedTask(msgspec.Struct, frozen=True):

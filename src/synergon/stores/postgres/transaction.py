@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from synergon.model.lifecycle import State
-from synergon.stores.session import KeyQueueLimit, ServerHealth, ServerName, SharedLimits, Touched
+from synergon.stores.rows import KeyQueueLimit, ServerHealth, ServerName, SharedLimits
+from synergon.stores.session import Touched
 from synergon.stores.typed_rows import Row, field_names, row_reader
 
 if TYPE_CHECKING:

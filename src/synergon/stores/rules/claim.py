@@ -18,13 +18,14 @@ from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindRequest
+from synergon.stores.rows import SharedLimits
 from synergon.stores.rules import key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
 from synergon.stores.rules.follow_ups import draw
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
 from synergon.stores.rules.server_health import capacity_at
 from synergon.stores.rules.shared_capacity import SharedCapacity
-from synergon.stores.session import Session, SharedLimits
+from synergon.stores.session import Session
 
 PLANS: Final = 8
 """How often a claim plans, if other claims were quicker each time."""

@@ -30,8 +30,9 @@ from synergon.model.outcomes import (
 )
 from synergon.model.record import to_datetime
 from synergon.policies import CRASH_LIMIT
+from synergon.stores.rows import FinishedClaim, LiveTask
 from synergon.stores.rules import follow_ups, insert, server_health
-from synergon.stores.session import FinishedClaim, LiveTask, Moves, Session
+from synergon.stores.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
 """A task that fails for ever must not grow for ever."""

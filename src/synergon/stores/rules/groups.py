@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
-from synergon.model.groups import NewGroup, OpenedGroup
+from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
+from synergon.model.lifecycle import State
 from synergon.model.tasks import Moved
 from synergon.stores.rules import follow_ups, insert, operations
 from synergon.stores.session import Session
@@ -25,6 +28,25 @@ async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
     session.touched.groups.add(group_id)  # a group without tasks ends at once
     inserted = insert.with_new_states(inserted, await follow_ups.draw(session))
     return OpenedGroup(id=group_id, insertions=tuple(inserted[: len(members)]), then=inserted[-1] if then else None)
+
+
+async def groups(session: Session, ids: Sequence[int]) -> list[GroupRecord | None]:
+    """These groups, with their tasks counted. None for a group that does not exist."""
+    counts: dict[int, dict[State, int]] = {}
+    for entry in await session.groups.counts(ids):
+        counts.setdefault(entry.group_id, {})[entry.state] = entry.count
+    found = {
+        row.id: GroupRecord(
+            id=row.id,
+            name=row.name,
+            created_at=row.created_at,
+            ended_at=row.ended_at,
+            counts=counts.get(row.id, {}),
+            then_id=row.then_id,
+        )
+        for row in await session.groups.read(ids)
+    }
+    return [found.get(group_id) for group_id in ids]
 
 
 async def cancel_group(session: Session, group_id: int, why: str | None) -> list[Moved]:

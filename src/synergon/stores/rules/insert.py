@@ -13,12 +13,16 @@ from msgspec.structs import replace
 from synergon.errors import KeyConflict
 from synergon.model.lifecycle import State
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.columns import is_bound
+from synergon.stores.rows import KeyHolder, KeyName
 from synergon.stores.rules import follow_ups
-from synergon.stores.session import KeyHolder, KeyName, Moves, Session
+from synergon.stores.session import Moves, Session
 
 
 async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Store all of `tasks`, or raise `KeyConflict` and store none."""
+    if not any(task.key is not None or is_bound(task) for task in tasks):
+        return await session.tasks.add(tasks)  # the usual case: there is nothing to lock, to check or to balance
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
     return with_new_states(inserted, await follow_ups.draw(session)) if session.touched else inserted

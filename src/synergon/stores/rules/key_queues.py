@@ -15,19 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from synergon.model.lifecycle import State
+from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
 from synergon.stores.rules import rates
 from synergon.stores.rules.shared_capacity import UNLIMITED
-from synergon.stores.session import (
-    KEY_QUEUES_AT_ONCE,
-    ChangedTask,
-    KeyQueueCounts,
-    KeyQueueLimit,
-    KeyQueueName,
-    KeyQueueRows,
-    Moves,
-    RateState,
-    Session,
-)
+from synergon.stores.session import KEY_QUEUES_AT_ONCE, KeyQueueRows, Moves, Session
 
 FEW: Final = 8
 """How many waiting tasks of each key queue are read together with the counts; more are read by key queue."""

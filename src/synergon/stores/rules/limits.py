@@ -11,10 +11,11 @@ import msgspec
 from synergon.model.lifecycle import State
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewRate
 from synergon.options.addresses import covers
+from synergon.stores.rows import LimitRow
 from synergon.stores.rules import servers
 from synergon.stores.rules.follow_ups import draw
 from synergon.stores.rules.key_queues import touch_kind
-from synergon.stores.session import LimitRow, Session
+from synergon.stores.session import Session
 
 KEY_QUEUES: Final = "key:"
 """Limits whose names begin so are those of the key queues of a kind."""

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
+from synergon.stores.rows import ChangedTask, FinalTask, LiveTask
 from synergon.stores.rules.finish import append_error
 from synergon.stores.rules.follow_ups import draw
 from synergon.stores.rules.key_queues import touch_queue
-from synergon.stores.session import ChangedTask, FinalTask, LiveTask, Moves, Session
+from synergon.stores.session import Moves, Session
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:

@@ -10,9 +10,10 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.tasks import Reaped
 from synergon.policies import CRASH_LIMIT
+from synergon.stores.rows import DeadNode, LiveTask
 from synergon.stores.rules import follow_ups
 from synergon.stores.rules.finish import charge_crash
-from synergon.stores.session import DeadNode, LiveTask, Moves, Session
+from synergon.stores.session import Moves, Session
 
 
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:

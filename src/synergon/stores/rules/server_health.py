@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from synergon.model.outcomes import FencedOutcome
+from synergon.stores.rows import ServerHealth, ServerName, ServerRow
 from synergon.stores.rules.rates import LAST_MOMENT
 from synergon.stores.rules.shared_capacity import ServerCapacity
-from synergon.stores.session import ServerHealth, ServerName, ServerRow, Session
+from synergon.stores.session import Session
 
 LONGEST_DOUBLING: Final = 62
 """Doubled this often, any back-off is longer than any cap; and the number stays small."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from synergon.stores.session import ChangedTask
+from synergon.stores.rows import ChangedTask, GroupCount, GroupRow
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
@@ -41,6 +41,14 @@ class GroupRows:
     async def live_tasks(self, group_id: int) -> list[int]:
         """The live tasks of a group."""
         return self._transaction.ids("live_tasks_of_group", group_id)
+
+    async def read(self, ids: Sequence[int]) -> list[GroupRow]:
+        """The rows of these groups."""
+        return self._transaction.typed(GroupRow, "groups", as_json(ids))
+
+    async def counts(self, ids: Sequence[int]) -> list[GroupCount]:
+        """How many tasks of these groups, live or final, are in each state."""
+        return self._transaction.typed(GroupCount, "group_counts", ids=as_json(ids))
 
     async def prune(self, age: int, limit: int) -> None:
         """Delete old groups that have no task left."""

@@ -10,14 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.limits import NewRate
-from synergon.stores.session import (
-    KEY_QUEUES_AT_ONCE,
-    ChangedTask,
-    KeyQueueCounts,
-    KeyQueueLimit,
-    KeyQueueName,
-    RateState,
-)
+from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
+from synergon.stores.session import KEY_QUEUES_AT_ONCE
 from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 from synergon.stores.typed_rows import Row
 

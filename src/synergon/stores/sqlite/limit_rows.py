@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from synergon.model.limits import NewLimit
-from synergon.stores.session import KeyQueueTotal, LimitRow, PermitCount
+from synergon.stores.rows import KeyQueueTotal, LimitRow, PermitCount
 from synergon.stores.sqlite.transaction import Transaction
 
 

@@ -11,9 +11,7 @@ from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
 from synergon.stores.sqlite.transaction import Transaction
 
-READY: Final = (
-    State.READY
-)  # a constant, because every inserted task is compared with it and the lookup of the member is slow
+READY: Final = State.READY  # every insert uses it, and a constant is read faster than a member
 
 _VALUES: Final = tuple((GIVEN[form].shared.values, GIVEN[form].own.values) for form in Form)
 

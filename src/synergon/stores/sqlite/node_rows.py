@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from synergon.stores.session import DeadNode
+from synergon.stores.rows import DeadNode
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.stores.rows import ClaimableGroups, Names, SharedLimits
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.node_capacity import may_reserve
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity
-from synergon.stores.session import ClaimableGroups, Names, SharedLimits
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 

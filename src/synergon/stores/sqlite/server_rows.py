@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.model.limits import NewProvider
-from synergon.stores.session import ServerHealth, ServerName, ServerRow, UsedServer
+from synergon.stores.rows import ServerHealth, ServerName, ServerRow, UsedServer
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 

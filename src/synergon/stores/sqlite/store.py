@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
-from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
@@ -30,7 +29,6 @@ from synergon.stores.sqlite import (
     candidates,
     claim,
     final_events,
-    groups,
     nodes,
     queries,
     schema,
@@ -218,12 +216,6 @@ class SqliteStore(BaseStore):
     async def running_by_node(self) -> dict[str, int]:
         """The number of running tasks by node id."""
         return await self._read(lambda transaction: dict(transaction.rows("running_by_node")))
-
-    # ------------------------------------------------------------ groups
-
-    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with their tasks counted."""
-        return await self._read(groups.groups, ids)
 
     # ------------------------------------------------------------ queries
 

@@ -11,7 +11,8 @@ import msgspec
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.session import NO_RESULTS, ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.session import NO_RESULTS
 from synergon.stores.sqlite.new_tasks import add, replace
 from synergon.stores.sqlite.transaction import Transaction, as_json
 

@@ -126,7 +126,7 @@ class DatabaseThread:
         self._wake.clear()
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # the reader and the writer implement it
 
     def _attempt(self, job: _Job[Any], transaction: Transaction) -> None:
         try:

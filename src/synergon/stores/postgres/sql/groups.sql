@@ -36,7 +36,7 @@ UPDATE {schema}.task_group SET then_id = $2 WHERE id = $1
 SELECT id, name, created_at, ended_at, then_id FROM {schema}.task_group WHERE id = ANY ($1)
 
 -- name: group_counts
-SELECT group_id, state, count(*) FROM {schema}.task WHERE group_id = ANY ($1) GROUP BY group_id, state
+SELECT group_id, state, count(*) AS count FROM {schema}.task WHERE group_id = ANY ($1) GROUP BY group_id, state
 UNION ALL
 SELECT group_id, state, count(*) FROM {schema}.history WHERE group_id = ANY ($1) GROUP BY group_id, state
 

@@ -73,29 +73,7 @@ RETURNING id
 
 -- name: insert_bound
 -- The same for tasks that stand in a line ($5: where they begin there), belong to a group, wait for one, or are for a
--- certain server.
-INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
-SELECT
-    {bound},
-    CASE
-        WHEN after_group IS NOT NULL THEN 'waiting'
-        WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $5
-        ELSE 'ready'
-    END,
-    due, clock.now, clock.now + expires_in * interval '1 microsecond',
-    CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
-FROM (SELECT statement_timestamp() AS now) AS clock
-CROSS JOIN unnest(
-    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {bound.arrays from $6}
-) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {bound}, position)
-CROSS JOIN LATERAL (
-    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
-) AS moment
-ORDER BY position
-RETURNING id, state
-
--- name: insert_keyed
+-- certain server, or have a key. One whose key a live task holds is not inserted.
 INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
     {bound},

@@ -24,7 +24,7 @@ UPDATE synergon_group SET then_id = ? WHERE id = ?
 SELECT id, name, created_at, ended_at, then_id FROM synergon_group WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: group_counts
-SELECT group_id, state, count(*) FROM synergon_task
+SELECT group_id, state, count(*) AS count FROM synergon_task
 WHERE group_id IN (SELECT value FROM json_each(:ids)) GROUP BY group_id, state
 UNION ALL
 SELECT group_id, state, count(*) FROM synergon_history
