@@ -47,6 +47,8 @@ BARS: Final[Mapping[str, Bar]] = {
     "ratio.drain_to_oban": Bar("≥", 5),
     "hints.idle_start.p50": Bar("≤", 3),
     "hints.idle_start.p99": Bar("≤", 15),
+    "hints.idle_start_by_a_resting_loop.p50": Bar("≤", 3),
+    "hints.idle_start_by_a_resting_loop.p99": Bar("≤", 15),
     "pg_synergon.idle_start.p50": Bar("≤", 3),
     "pg_synergon.idle_start.p99": Bar("≤", 15),
     "pg_synergon.scheduled_lateness.p50": Bar("≤", 5),
