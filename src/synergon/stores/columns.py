@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
-from functools import cache
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -264,7 +264,7 @@ _WRITTEN: Final = {
 }
 
 
-@cache
+@lru_cache(maxsize=256)
 def source(form: Form, first: int, differs: tuple[bool, ...]) -> str:
     """What a statement of PostgreSQL selects new tasks from, with a `position`; it stands for `{new}`.
 
