@@ -42,10 +42,13 @@ BARS: Final[Mapping[str, Bar]] = {
     "backlog.node_memory": Bar("<", 150),
     "sqlite.idle_node": Bar("≤", 0.5),
     "ratio.drain_to_pgqueuer": Bar("≥", 2),
+    "ratio.bulk_enqueue_to_pgqueuer": Bar("≥", 1.3),
     "ratio.drain_to_awa": Bar("≥", 5),
     "ratio.drain_to_oban": Bar("≥", 5),
     "hints.idle_start.p50": Bar("≤", 3),
     "hints.idle_start.p99": Bar("≤", 15),
+    "hints.idle_start_by_a_resting_loop.p50": Bar("≤", 3),
+    "hints.idle_start_by_a_resting_loop.p99": Bar("≤", 15),
     "pg_synergon.idle_start.p50": Bar("≤", 3),
     "pg_synergon.idle_start.p99": Bar("≤", 15),
     "pg_synergon.scheduled_lateness.p50": Bar("≤", 5),
@@ -82,6 +85,7 @@ RATIOS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         f"ratio.drain_to_{rival}": ("pg_synergon.drain_with_1_node", (f"pg_{rival}.drain_with_1_node",))
         for rival in ("pgqueuer", "awa", "oban", "procrastinate")
     },
+    "ratio.bulk_enqueue_to_pgqueuer": ("pg_synergon.bulk_enqueue", ("pg_pgqueuer.bulk_enqueue",)),
 }
 """What is compared rather than measured: ours, and the others', of which the fastest counts."""
 

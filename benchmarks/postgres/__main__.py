@@ -72,6 +72,18 @@ async def _produce(app: App) -> None:
         tell(asked=asked)
 
 
+async def _produce_resting(app: App) -> None:
+    """The same on an event loop that rests between two calls, as in a script that does something else meanwhile."""
+    await app.connect()
+    await app.enqueue(-1)
+    await asyncio.sleep(LEAD_SECONDS)  # connections are made, and nothing is under way
+    tell(ready=True)
+    while line := sys.stdin.readline():
+        asked = time.monotonic()
+        await app.enqueue(int(line))
+        tell(asked=asked)
+
+
 async def _schedule(app: App, first: int, tasks: int) -> None:
     await app.connect()
     began = time.time()
@@ -90,6 +102,7 @@ COMMANDS: Final[dict[str, Callable[..., Coroutine[Any, Any, None]]]] = {
     "set_up": _set_up,
     "fill": _fill,
     "produce": _produce,
+    "produce_resting": _produce_resting,
     "schedule": _schedule,
     "work": _work,
 }

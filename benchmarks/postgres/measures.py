@@ -85,9 +85,11 @@ class Turn:
         return self._measured
 
     async def told_by_another(self) -> Measured:
-        """Only how soon an idle node begins what another process has enqueued."""
+        """Only how soon an idle node begins what another process has enqueued, whose event loop runs or rests between
+        the calls."""
         async with started(self._system, self._url, "work") as worker:
             await self._latencies(worker)
+            await self._latencies(worker, "produce_resting", "idle_start_by_a_resting_loop")
         return self._measured
 
     def _name(self, figure: str) -> str:
@@ -146,17 +148,17 @@ class Turn:
                     return
             await self._settled()
 
-    async def _latencies(self, worker: SystemProcess) -> None:
+    async def _latencies(self, worker: SystemProcess, how: str = "produce", name: str = "idle_start") -> None:
         """From the call in one process to the first line of the body in another, one at a time."""
         latencies = []
-        async with started(self._system, self._url, "produce") as producer:
+        async with started(self._system, self._url, how) as producer:
             await producer.hear("ready")
             for number in self._next_numbers(WARM_UP + self._sizes.postgres_latency_samples):
                 await asyncio.sleep(random.uniform(0, LONGEST_REST_SECONDS))
                 await producer.say(number)
                 began = (await _stamps(worker, [number]))[number]["moment"]
                 latencies.append(began - (await producer.hear("asked"))["asked"])
-        self._measured.add_percentiles(self._name("idle_start"), Percentiles.of(latencies[WARM_UP:]))
+        self._measured.add_percentiles(self._name(name), Percentiles.of(latencies[WARM_UP:]))
 
     async def _lateness(self, worker: SystemProcess) -> None:
         """From the due moment to the first line of the body."""

@@ -208,10 +208,10 @@ class Enqueueable(Generic[Parameters, Value]):
         return Configured(self._task_type, make_placement(options, f"with_options of {self._task_type.kind!r}"))
 
     def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
-        if isinstance(entry, Mapping):
-            return self._call((), dict(entry))
         if isinstance(entry, tuple):
             return self._call(entry, {})
+        if isinstance(entry, Mapping):
+            return self._call((), dict(entry))
         raise PayloadError(
             f"enqueue_many takes tuples or dicts of arguments, got {entry!r}; for one argument: (value,)"
         )

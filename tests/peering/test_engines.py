@@ -55,8 +55,9 @@ async def test_a_producer_wakes_a_worker_and_is_notified_of_the_end(new_peer: Ca
             assert await handle.result(timeout=PATIENCE_SECONDS) == 2 * number
 
 
-async def test_a_single_task_is_announced_before_its_caller_continues(
-    new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["one", "one that expires", "list", "group"])
+async def test_tasks_are_announced_before_their_caller_continues(
+    new_peer: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     worker, producer = new_peer(), new_peer()
 
@@ -78,9 +79,16 @@ async def test_a_single_task_is_announced_before_its_caller_continues(
             return await send(address, envelope)
 
         monkeypatch.setattr(producer.peers._transport, "send", noted)
-        handle = await of_producer.enqueue()
+        match way:
+            case "one":
+                await of_producer.enqueue()
+            case "one that expires":
+                await of_producer.with_options(expires_in="1h").enqueue()
+            case "list":
+                await of_producer.enqueue_many([(), ()])
+            case "group":
+                await producer.group("both", [of_producer.call(), of_producer.call()])
         assert len(sent) == 1
-        await handle.result(timeout=PATIENCE_SECONDS)
 
 
 async def test_a_chain_runs_across_nodes_that_each_run_one_kind(new_peer: Callable[..., Engine]) -> None:

@@ -1,4 +1,4 @@
-"""The router reaches peers that join while it sends."""
+"""The router reaches peers that join while it sends, and its first hint leaves at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Collection
 
 import pytest
 from tests.peering.test_directory import node
-from tests.support import PATIENCE_SECONDS, Gate
+from tests.support import PATIENCE_SECONDS, Gate, until
 
 from synergon.client.results import Waiters
-from synergon.model.clock import SystemClock
+from synergon.model.clock import Clock, SystemClock
 from synergon.model.nodes import NodeRecord
 from synergon.peering.directory import Peer
 from synergon.peering.router import HintRouter
 from synergon.peering.wire import EMPTY, Message, merged, message
 from synergon.stores.memory import MemoryStore
+from synergon.testing.clock import ManualClock
 
 
 class Engine:
@@ -28,7 +29,11 @@ class Engine:
         self.nodes: list[NodeRecord] = []
         self.gate: Gate | None = None
         """Holds back the rows of the next read."""
+        self.answers: Gate | None = None
+        """Holds back the answers of peers."""
         self.sent = EMPTY
+        self.receivers: list[tuple[str, str]] = []
+        """The peers that were sent new tasks, with the kinds of these."""
         self._has_sent = asyncio.Event()
 
     async def read_nodes(self) -> list[NodeRecord]:
@@ -40,7 +45,10 @@ class Engine:
 
     async def send(self, peer: Peer, hints: Message) -> Message:
         self.sent = merged(self.sent, hints)
+        self.receivers += [(peer.id, kind) for kind in hints.new]
         self._has_sent.set()
+        if self.answers is not None:
+            await self.answers.hold()
         return message(free=4)
 
     async def wait_sent(self) -> Message:
@@ -63,12 +71,15 @@ def engine() -> Engine:
 @pytest.fixture
 async def router(engine: Engine) -> AsyncIterator[HintRouter]:
     """A router whose directory was read just now, when there was no node."""
-    clock = SystemClock()
-    waiters = Waiters(MemoryStore(), clock, sweep_seconds=60)
-    router = HintRouter(engine, waiters, ("http://",), clock, logging.getLogger("tests.router"), refresh_seconds=60)
+    router = router_of(engine, SystemClock())
     await router.refresh()
     yield router
     await router.close(1)
+
+
+def router_of(engine: Engine, clock: Clock) -> HintRouter:
+    waiters = Waiters(MemoryStore(), clock, sweep_seconds=60)
+    return HintRouter(engine, waiters, ("http://",), clock, logging.getLogger("tests.router"), refresh_seconds=60)
 
 
 async def test_work_that_comes_during_a_read_is_offered_to_a_peer_of_the_next_read(
@@ -119,3 +130,39 @@ async def test_rows_of_an_overtaken_read_do_not_replace_newer_ones(engine: Engin
     gate.open()
     await overtaken
     assert [peer.id for peer in router.directory] == ["you"]
+
+
+async def test_a_hint_leaves_at_once_though_the_answer_to_the_last_one_was_read_late(engine: Engine) -> None:
+    """The event loop of a producer may rest between two calls: nothing reads the answer meanwhile."""
+    clock, engine.answers = ManualClock(), Gate()
+    engine.nodes = [node("you", kinds=("first", "second"))]
+    router = router_of(engine, clock)
+    await router.refresh()
+    clock.advance(1)
+    assert router.route_new({("first", None, ""): 1})
+    await asyncio.sleep(0)
+    clock.advance(1)
+    engine.answers.open()
+    await router._outboxes["you"].wait_sent()
+    assert router.route_new({("second", None, ""): 1})
+    await asyncio.sleep(0)
+    assert engine.receivers == [("you", "first"), ("you", "second")]
+    await router.close(1)
+
+
+async def test_a_hint_leaves_at_once_though_the_directory_is_old(engine: Engine) -> None:
+    clock = ManualClock()
+    engine.nodes = [node("you", kinds=("first",))]
+    router = router_of(engine, clock)
+    await router.refresh()
+    engine.nodes.append(node("they", kinds=("first",)))
+    clock.advance(61)
+    engine.gate = gate = Gate()
+    assert router.route_new({("first", None, ""): 1})
+    await asyncio.sleep(0)
+    assert engine.receivers == [("you", "first")]
+    await gate.until_reached()
+    gate.open()
+    await until(lambda: len(engine.receivers) == 2)
+    assert engine.receivers == [("you", "first"), ("they", "first")], "a peer that has joined gets it, too"
+    await router.close(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from tests.stores.actions import (
     Worker,
     add,
     add_in_state,
+    demands,
     listed,
     pass_time,
     read,
@@ -23,6 +24,7 @@ from tests.stores.actions import (
 from synergon.errors import KeyConflict
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.record import from_datetime, to_datetime
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from synergon.stores.base import Store
@@ -164,6 +166,47 @@ async def test_tasks_of_one_list_keep_what_is_their_own(store: Store) -> None:
         assert (record.kind, bytes(record.payload), record.priority) == (task.kind, task.payload, task.priority)
         assert (record.tags, record.max_attempts, record.limit_key) == (task.tags, task.max_attempts, task.limit_key)
         assert record.meta == ({} if task.meta is None else msgspec.json.decode(task.meta))
+
+
+DIFFERENCES: Final[dict[str, Any]] = {
+    "kind": "other",
+    "queue": "other",
+    "payload": b'{"n":1}',
+    "priority": 3,
+    "max_attempts": 4,
+    "overrides": b'{"timeout":3}',
+    "key": "a key",
+    "tags": ("red", "blue"),
+    "meta": b'{"tenant":"acme"}',
+    "title": "the second",
+    "delay": HOUR,
+    "expires_in": HOUR,
+    "limit_key": "ada",
+    "requirements": demands(cpu=1),
+}
+
+
+@pytest.mark.parametrize("field", DIFFERENCES)
+@pytest.mark.parametrize("place", range(3))
+async def test_tasks_of_one_list_may_differ_in_one_thing_alone(store: Store, field: str, place: int) -> None:
+    alike, different = NewTask(kind=KIND), NewTask(**{"kind": KIND, field: DIFFERENCES[field]})
+    tasks = [different if number == place else alike for number in range(3)]
+    together = [kept(await read(store, inserted.id)) for inserted in await store.insert(tasks)]
+    await store.delete(await listed(store))
+    alone = [kept(await read(store, (await store.insert([task]))[0].id)) for task in tasks]
+    assert together == alone
+    assert together.count(together[place]) == 1
+
+
+def kept(record: TaskRecord) -> dict[str, Any]:
+    """What a task was given, without its id and with durations in place of moments."""
+    fields = msgspec.structs.asdict(record)
+    moments = {name: fields.pop(name) for name in ("enqueued_at", "run_at", "expires_at")}
+    del fields["id"]
+    return fields | {
+        "delay": moments["run_at"] - moments["enqueued_at"],
+        "expires_in": moments["expires_at"] and moments["expires_at"] - moments["enqueued_at"],
+    }
 
 
 async def test_nothing_inserted_is_nothing_answered(store: Store) -> None:

@@ -30,6 +30,7 @@ from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import NewLimit, NewProvider, NewServer
 from synergon.model.task_records import TaskQuery
 from synergon.model.tasks import NewTask, Reprioritizing
+from synergon.stores.columns import Form
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres import new_tasks as rows_of_new_tasks
 
@@ -274,7 +275,9 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     transaction = mine.transaction()
     await transaction.start()
     await mine.fetch(store._sql["find_no_limit"])
-    await mine.fetch(store._sql["insert_bound"], *_lined_columns("fresh"))
+    tasks = [NewTask(kind="fresh", limit_key="ada") for _ in range(3)]
+    new, parameters = rows_of_new_tasks._rows_of(tasks, Form.BOUND, first=2)
+    await mine.fetch(store._sql["insert_bound"].replace("{new}", new), "ready", *parameters)
     declaring = asyncio.create_task(declare_limit(store, "key:fresh", 1))
     await until(somebody_waits)
     assert not declaring.done()
@@ -283,11 +286,6 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     await mine.close()
     counts = {state: number for (_, kind, state), number in (await store.counts()).items() if kind == "fresh"}
     assert counts == {State.READY: 1, State.WAITING: 2}
-
-
-def _lined_columns(kind: str) -> list[Any]:
-    tasks = [NewTask(kind=kind, limit_key="ada") for _ in range(3)]
-    return [*rows_of_new_tasks._computed_from(tasks), "ready", *rows_of_new_tasks.BOUND.arrays(tasks)]
 
 
 async def somebody_waits() -> bool:

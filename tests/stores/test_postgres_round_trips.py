@@ -13,6 +13,7 @@ from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.outcomes import Succeeded
+from synergon.model.tasks import NewTask
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
 
@@ -180,4 +181,27 @@ async def test_whoever_looks_for_the_dead_asks_once_while_there_are_none(said: l
     await written_down()
     assert said == ["has_dead_nodes"]
     assert len(await store.reap([worker.node_id], 10)) == 1
+    await store.close()
+
+
+async def test_what_the_tasks_of_a_list_have_in_common_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[Any, ...]] = []
+    real = asyncpg.Connection.__init__
+
+    def init(self: asyncpg.Connection[Any], *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        self.add_query_logger(lambda record: sent.append(record.args) if "INSERT" in record.query else None)
+
+    monkeypatch.setattr(asyncpg.Connection, "__init__", init)
+    store = PostgresStore(store_url())
+    await store.open()
+    await store.announce_queues(["default"])
+    for limit_key in (None, "ada"):
+        await written_down()
+        sent.clear()
+        await store.insert(
+            [NewTask(kind="a", tags=("red",), limit_key=limit_key, payload=b"%d" % n, priority=n) for n in range(3)]
+        )
+        await written_down()
+        assert [value for value in sent[0] if isinstance(value, list)] == [[0, 1, 2], ["0", "1", "2"]]
     await store.close()

@@ -28,8 +28,8 @@ class Announcer:
 
     # ------------------------------------------------------------ new tasks
 
-    def announce_inserted(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
-        """Announce stored tasks."""
+    def announce_inserted(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> bool:
+        """Announce stored tasks. True if a hint goes out in the next iteration of the event loop."""
         ready: dict[ReadyGroupName, int] = {}
         later: set[str] = set()
         for task, insertion in zip(tasks, inserted, strict=True):
@@ -38,9 +38,10 @@ class Announcer:
                 ready[group] = ready.get(group, 0) + 1
             if task.expires_in is not None or insertion.state == State.SCHEDULED:
                 later.add(task.kind)
-        self.announce_ready(ready)
+        is_hinted = self.announce_ready(ready)
         if later:
             self.announce_later(later)
+        return is_hinted
 
     def announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
         """Announce tasks whose insert was cancelled: the store may have them nevertheless."""

@@ -74,10 +74,11 @@ class Enqueuer:
             announcer.announce_doubtful((task,))
             raise
         if inserted.state is READY and task.expires_in is None:  # the usual case, and called most often
-            if announcer.announce_ready({(task.kind, task.queue, task.requirements): 1}):
-                await asyncio.sleep(0)  # the task can start elsewhere before this caller continues
+            is_hinted = announcer.announce_ready({(task.kind, task.queue, task.requirements): 1})
         else:
-            announcer.announce_inserted((task,), (inserted,))
+            is_hinted = announcer.announce_inserted((task,), (inserted,))
+        if is_hinted:
+            await asyncio.sleep(0)  # the hint leaves before this caller continues: its event loop may rest for long
         if task.requirements or call.task_type is None:
             await self._warning.consider(connection.store, (task,), (inserted,))
         return inserted
@@ -92,8 +93,7 @@ class Enqueuer:
         except asyncio.CancelledError:
             self._announcer.announce_doubtful(tasks)
             raise
-        self._announcer.announce_inserted(tasks, inserted)
-        await self._warning.consider(self._connection.store, tasks, inserted)
+        await self._announce(tasks, inserted)
         return inserted
 
     def enqueue_sync(self, calls: Sequence[Call[Any]], conn: Any = None) -> list[Insertion]:
@@ -130,9 +130,13 @@ class Enqueuer:
                 then=_follower(tasks) if then is not None else None,
             )
         )
-        self._announcer.announce_inserted(tasks, opened.all_insertions)
-        await self._warning.consider(self._connection.store, tasks, opened.all_insertions)
+        await self._announce(tasks, opened.all_insertions)
         return opened
+
+    async def _announce(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> None:
+        if self._announcer.announce_inserted(tasks, inserted):
+            await asyncio.sleep(0)  # the hint leaves first, as in `enqueue_one`
+        await self._warning.consider(self._connection.store, tasks, inserted)
 
 
 def _follower(tasks: Sequence[NewTask]) -> NewTask:

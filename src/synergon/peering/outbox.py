@@ -79,6 +79,7 @@ class Outbox:
             await self._clock.sleep(seconds)
 
     async def _send_one(self, hints: Message) -> None:
+        sent_at = self._clock.monotonic()
         try:
             answer = await self._sender.send_now(self._peer_id, hints)
         except SendError as error:
@@ -91,7 +92,9 @@ class Outbox:
             self._in_flight = EMPTY
             self._failures = 0
             interval = FULL_INTERVAL_SECONDS if answer.free == 0 else MIN_INTERVAL_SECONDS
-            self._next_at = self._clock.monotonic() + interval
+            # From the request, not from its answer: in a producer whose event loop rests between calls, the answer is
+            # read only when the next hint is about to leave.
+            self._next_at = sent_at + interval
             self._sender.handle_answer(self._peer_id, hints, answer)
 
     def _retry_seconds(self) -> float:

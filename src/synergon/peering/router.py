@@ -89,8 +89,12 @@ class HintRouter:
     def route_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
         """Announce new tasks, counted by ready group. True if a hint goes out in the next loop iteration."""
         now = self._clock.monotonic()
-        if self._route_task is None and now - self._routed_at > MIN_INTERVAL_SECONDS and self._is_directory_current():
+        is_ready = self._route_task is None and self.directory.is_loaded and not self._must_refresh
+        if is_ready and now - self._routed_at > MIN_INTERVAL_SECONDS:
             self._routed_at = now
+            if self._is_old():  # the known peers get the hint at once, and the others when they are known
+                self._note_sent_while_stale(work, (), ())
+                self.refresh_soon()
             self._offer_or_search(work)
             return True
         for group, count in work.items():
@@ -228,10 +232,6 @@ class HintRouter:
         finally:
             self._route_task = None
 
-    def _is_directory_current(self) -> bool:
-        """Whether new work can be sent without reading the node table before or meanwhile."""
-        return self.directory.is_loaded and not self._must_refresh and not self._is_old()
-
     async def _ensure_directory(self) -> None:
         if not self.directory.is_loaded or self._must_refresh:
             await self.refresh()
@@ -314,7 +314,10 @@ class HintRouter:
             self._search_runners(without_runner)
 
     def _note_sent_while_stale(
-        self, work: Counter[ReadyGroupName], scheduled: set[str], unrouted: list[tuple[str | None, Message]]
+        self,
+        work: Mapping[ReadyGroupName, int],
+        scheduled: Collection[str],
+        unrouted: Iterable[tuple[str | None, Message]],
     ) -> None:
         new: Counter[str] = Counter()
         for (kind, *_), count in work.items():

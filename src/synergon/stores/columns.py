@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -166,9 +167,11 @@ GIVEN: Final = {
 }
 REPLACED: Final = GivenColumns(column for column in GIVEN[Form.BOUND].columns if column.name not in _UNREPLACED)
 
+COMPUTED_FROM: Final = {"run_at": "timestamptz", "delay": "bigint", "expires_in": "bigint", "tags": "text"}
+"""The fields of a new task that columns are computed from, with their types on PostgreSQL."""
 _BOUND_FIELDS: Final = tuple(column.name for column in COLUMNS if column.form is Form.BOUND)
 _RARE_FIELDS: Final = (
-    *("run_at", "delay", "expires_in", "tags"),  # columns are computed from these
+    *COMPUTED_FROM,
     *(column.name for column in COLUMNS if column.form is not Form.BARE),
 )
 _bound_values: Final = attrgetter(*_BOUND_FIELDS)
@@ -254,12 +257,29 @@ def _lists() -> Iterator[tuple[str, str]]:
 
 _LISTS: Final = {f"{{{name}}}": text for name, text in _lists()}
 _GROUPS: Final = {**{form.name.lower(): columns for form, columns in GIVEN.items()}, "replaced": REPLACED}
-_NUMBERED: Final = re.compile(r"\{(\w+)\.(values|arrays|assigned) from \$(\d+)\}")
+_NUMBERED: Final = re.compile(r"\{(\w+)\.(values|assigned) from \$(\d+)\}")
 _WRITTEN: Final = {
     "values": "${number}",
-    "arrays": "${number}::{column.given}[]",
     "assigned": "{column.name} = ${number}",
 }
+
+
+@lru_cache(maxsize=256)
+def source(form: Form, first: int, differs: tuple[bool, ...]) -> str:
+    """What a statement of PostgreSQL selects new tasks from, with a `position`; it stands for `{new}`.
+
+    Each field that columns are computed from, and then each column of the form, is a parameter from `$first` on: an
+    array if the tasks differ in it (`differs`), else one value for all of them. Arrays cost the driver and the server
+    time for each element, and the tasks of a list have most values in common.
+    """
+    types = COMPUTED_FROM | {column.name: column.given for column in GIVEN[form].columns}
+    inputs = [(*entry, number) for number, entry in enumerate(types.items(), first)]
+    rows = [entry for entry, is_array in zip(inputs, differs, strict=True) if is_array]
+    common = [entry for entry, is_array in zip(inputs, differs, strict=True) if not is_array]
+    arrays = ", ".join(f"${number}::{kind}[]" for _, kind, number in rows)
+    names = ", ".join(name for name, *_ in rows)
+    values = ", ".join(f"${number}::{kind} AS {name}" for name, kind, number in common)
+    return f"unnest({arrays}) WITH ORDINALITY AS new ({names}, position) CROSS JOIN (SELECT {values}) AS common"
 
 
 def fill(text: str) -> str:

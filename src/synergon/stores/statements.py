@@ -30,7 +30,8 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
     The columns of a task stand in `stores.columns`: `{carried}` are those that go to the history, `{kept}` those that
     come back from it; `{claim}`, `{event}`, `{live_record}` and `{final_record}` are what these are read from;
     `{bare}`, `{plain}` and `{bound}` are what the inserts are given. `{bare.values from $3}` are parameters for these,
-    `{plain.arrays from $5}` arrays of them, and `{replaced.assigned from $7}` sets the columns of a replaced task.
+    and `{replaced.assigned from $7}` sets the columns of a replaced task. `{new}`, the source of new tasks, is written
+    for each call (`columns.source`).
 
     Statements in the folder `overlay` are added, or replace those with their name; one without text removes it.
     """

@@ -173,7 +173,7 @@ class AcceptancePoll:
                 self._admission.candidate_query(self._task_type.kind, self._cursor.cursor, limit)
             )
             self._cursor.note(page, self._clock.monotonic() - asked_at)
-            was_known = await self._outcome_of(page)
+            was_known = await self._poll_page(page)
             self._is_at_end = len(page) < limit
             limit = min(limit * 2, LONGEST_PAGE) if was_known else PAGE
         self._set_timer(self._clock.monotonic() - began_at)
@@ -204,13 +204,13 @@ class AcceptancePoll:
             )
             new = list(takewhile(lambda record: not self.is_rejected(record.id), page))
             self._cursor.note(new)
-            await self._outcome_of(new)
+            await self._poll_page(new)
             if len(new) < limit:
                 return True
             position, limit = (page[-1].priority, page[-1].id), PAGE
         return False
 
-    async def _outcome_of(self, page: Sequence[TaskRecord]) -> bool:
+    async def _poll_page(self, page: Sequence[TaskRecord]) -> bool:
         """Accept candidates of the page, asking the function where there is no answer. Returns whether none had to be
         asked about."""
         now = self._clock.monotonic()

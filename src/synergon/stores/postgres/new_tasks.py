@@ -1,8 +1,8 @@
 """Inserts and replaces rows of tasks in PostgreSQL.
 
-A statement inserts many tasks from parallel arrays. Three forms of it exist (`columns.Form`), because what a task has
-not got costs time, too: for a single bare task (`insert_bare`), for tasks that join nothing (`insert_plain`), and for
-all others.
+A statement inserts many tasks: what they differ in is sent as arrays, and what they have in common once. Three forms of
+it exist (`columns.Form`), because what a task has not got costs time, too: for a single bare task (`insert_bare`), for
+tasks that join nothing (`insert_plain`), and for all others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import msgspec
 from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.columns import GIVEN, REPLACED, Form, is_bound
+from synergon.stores.columns import COMPUTED_FROM, GIVEN, REPLACED, Form, is_bound, source
 from synergon.stores.postgres.transaction import Transaction
 
-BARE, PLAIN, BOUND = (GIVEN[form] for form in Form)
-
+STATES: Final = {state.value: state for state in State}
 TASKS_AT_ONCE: Final = 1000
 """The maximum number of tasks that one statement inserts."""
 
@@ -31,28 +30,30 @@ async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insert
     transaction.note_queues(task.queue for task in tasks)
     if not any(map(is_bound, tasks)):
         return await insert_plain(transaction, tasks)
-    rows = await transaction.rows("insert_bound", *_bound_arrays(transaction, tasks))
-    return _insertions(rows)
+    return _insertions(await _insert_bound(transaction, tasks))
 
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
     """Insert a task with a key. None: a live task holds the key."""
-    row = await transaction.row("insert_bound", *_bound_arrays(transaction, [task]))
-    if row is None:
+    inserted = _insertions(await _insert_bound(transaction, [task]))
+    if not inserted:
         return None
     transaction.note_queues([task.queue])
-    return Insertion(row[0], True, State(row[1]))
+    return inserted[0]
 
 
 async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
     """Insert tasks that have no key and join nothing, in queues that are known."""
-    return _insertions(await transaction.rows("insert_plain", *_computed_from(tasks), *PLAIN.arrays(tasks)))
+    if not tasks:
+        return []
+    new, parameters = _rows_of(tasks, Form.PLAIN)
+    return _insertions(await transaction.inserted("insert_plain", new, *parameters))
 
 
 async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion]:
     """Insert one bare task in a queue that is known. That is how most come, one by one, and a client waits for the
     start of each."""
-    task_id = await transaction.value("insert_bare", *BARE.texts(task))
+    task_id = await transaction.value("insert_bare", *GIVEN[Form.BARE].texts(task))
     return [Insertion(task_id, True, State.READY)]
 
 
@@ -83,7 +84,7 @@ async def replace(transaction: Transaction, task_id: int, task: NewTask) -> Stat
 
 def _insertions(rows: list[Any]) -> list[Insertion]:
     rows.sort(key=itemgetter(0))  # ids are in the order of the tasks, rows need not be
-    return [Insertion(row[0], True, State(row[1])) for row in rows]
+    return [Insertion(task_id, True, STATES[state]) for task_id, state in rows]
 
 
 def _first_state(transaction: Transaction) -> str:
@@ -92,8 +93,21 @@ def _first_state(transaction: Transaction) -> str:
     return (State.SCHEDULED if transaction.is_callers else State.WAITING).value
 
 
-def _bound_arrays(transaction: Transaction, tasks: Sequence[NewTask]) -> tuple[Any, ...]:
-    return *_computed_from(tasks), _first_state(transaction), *BOUND.arrays(tasks)
+async def _insert_bound(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Any]:
+    new, parameters = _rows_of(tasks, Form.BOUND, first=2)
+    return await transaction.inserted("insert_bound", new, _first_state(transaction), *parameters)
+
+
+def _rows_of(tasks: Sequence[NewTask], form: Form, first: int = 1) -> tuple[str, list[Any]]:
+    """The source of an insert, and its parameters from `$first` on."""
+    arrays = [*_computed_from(tasks), *GIVEN[form].arrays(tasks)]
+    # The payloads are an array in any case, because a source without arrays would have no positions.
+    payloads = len(COMPUTED_FROM) + GIVEN[form].names.index("payload")
+    differs = tuple(
+        number == payloads or values.count(values[0]) != len(values) for number, values in enumerate(arrays)
+    )
+    parameters = [values if is_array else values[0] for values, is_array in zip(arrays, differs, strict=True)]
+    return source(form, first, differs), parameters
 
 
 def _computed_from(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:

@@ -69,6 +69,11 @@ class Transaction:
         rows: list[Any] = await self._connection.fetch(self._sql[name], *parameters)
         return rows
 
+    async def inserted(self, name: str, new: str, *parameters: Any) -> list[Any]:
+        """All rows of the named statement, which inserts tasks from `new` (`stores.columns.source`)."""
+        rows: list[Any] = await self._connection.fetch(self._sql[name].replace("{new}", new), *parameters)
+        return rows
+
     async def typed(self, row_type: type[Row], name: str, *parameters: Any) -> list[Row]:
         """All rows of the named statement as structs, whose fields are its columns."""
         rows = await self.rows(name, *parameters)

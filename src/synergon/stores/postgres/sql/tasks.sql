@@ -48,17 +48,15 @@ RELEASE SAVEPOINT synergon_call
 SELECT pg_notify($1, $2)
 
 -- name: insert_plain
--- Ids are given in the order of the arrays. The moment is the statement's: the transaction may be a caller's own, and
--- may have begun long ago.
+-- `{new}` is written for each call by `stores.columns.source`. Ids are given in the order of the tasks. The moment is the
+-- statement's: the transaction may be a caller's own, and may have begun long ago.
 INSERT INTO {schema}.task ({plain}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
     {plain}, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, due, clock.now,
     clock.now + expires_in * interval '1 microsecond',
     CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
 FROM (SELECT statement_timestamp() AS now) AS clock
-CROSS JOIN unnest(
-    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {plain.arrays from $5}
-) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {plain}, position)
+CROSS JOIN {new}
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
 ) AS moment
@@ -72,7 +70,7 @@ VALUES ({bare.values from $1}, 'ready', statement_timestamp(), statement_timesta
 RETURNING id
 
 -- name: insert_bound
--- The same for tasks that stand in a line ($5: where they begin there), belong to a group, wait for one, or are for a
+-- The same for tasks that stand in a line ($1: where they begin there), belong to a group, wait for one, or are for a
 -- certain server, or have a key. One whose key a live task holds is not inserted.
 INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
@@ -80,15 +78,13 @@ SELECT
     CASE
         WHEN after_group IS NOT NULL THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
-        WHEN limit_key IS NOT NULL THEN $5
+        WHEN limit_key IS NOT NULL THEN $1
         ELSE 'ready'
     END,
     due, clock.now, clock.now + expires_in * interval '1 microsecond',
     CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags::json)) END
 FROM (SELECT statement_timestamp() AS now) AS clock
-CROSS JOIN unnest(
-    $1::timestamptz[], $2::bigint[], $3::bigint[], $4::text[], {bound.arrays from $6}
-) WITH ORDINALITY AS new (run_at, delay, expires_in, tags, {bound}, position)
+CROSS JOIN {new}
 CROSS JOIN LATERAL (
     SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
 ) AS moment
