@@ -66,7 +66,7 @@ def left_behind(folder: Path) -> list[object]:
 async def test_no_server_outlives_a_process_that_is_killed(where: str, folder: Path) -> None:
     with started(where, folder) as process:
         process.kill()
-    await until(lambda: not left_behind(folder))
+    await until(lambda: not left_behind(folder), START_SECONDS)
 
 
 START_SECONDS: Final = 120.0
@@ -123,7 +123,7 @@ async def test_no_server_outlives_its_process_because_of_a_fork(folder: Path) ->
         child = int(cast("IO[str]", process.stdout).readline())
         process.kill()
     try:
-        await until(lambda: not left_behind(folder))
+        await until(lambda: not left_behind(folder), START_SECONDS)
     finally:
         os.kill(child, signal.SIGKILL)
 

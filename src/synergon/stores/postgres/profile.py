@@ -70,6 +70,8 @@ STANDARD: Final = Profile(
         {
             # A plan made for an empty table remains in use when the table is large: it must not read the whole table.
             "enable_seqscan": "off",
+            # A bitmap is read in the order in which rows are stored, and rows must be locked in the order of their ids.
+            "enable_bitmapscan": "off",
             # JIT compilation would take longer than our statements.
             "jit": "off",
             # Planning takes several times as long as running our statements. They are written so that one generic plan
