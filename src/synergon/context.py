@@ -117,9 +117,10 @@ class Context:
         for call in calls:
             if call.placement.conn is not None:
                 raise OptionError("conn cannot be given to ctx.enqueue: children are committed with the task itself")
-            if call.placement.on_conflict != "return":
+            child = call.to_new_task()
+            if child.on_conflict != "return":
                 raise PayloadError('children of a task can only use on_conflict="return"')
-            self._children.append(call.to_new_task())
+            self._children.append(child)
         return Queued()
 
     async def still_owned(self) -> bool:

@@ -53,7 +53,7 @@ DEFAULT_PLACEMENT: Final = Placement()
 class Call(Generic[Value]):
     """A kind with bound arguments and options, not stored yet."""
 
-    __slots__ = ("kind", "limit_key", "payload", "placement", "task_type")
+    __slots__ = ("key", "kind", "limit_key", "payload", "placement", "task_type")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Call(Generic[Value]):
         placement: Placement,
         task_type: TaskType[..., ..., Any, Value] | None,
         limit_key: str | None = None,
+        key: str | None = None,
     ) -> None:
         self.kind = kind
         self.payload = payload
@@ -69,16 +70,18 @@ class Call(Generic[Value]):
         self.task_type = task_type
         self.limit_key = limit_key
         """The key of its key queue, if its kind has key queues."""
+        self.key = key
+        """The unique key that its kind has made of the arguments."""
 
     def __repr__(self) -> str:
         return f"<Call of {self.kind} {self.payload.decode()}>"
 
     def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
         """A copy of the call with these options, which replace all that it had."""
-        placement = make_placement(options, f"with_options of {self.kind!r}")
+        placement = make_placement(options, f"with_options of {self.kind!r}", has_key=self.key is not None)
         if self.task_type is not None:
             self.task_type.check_placement(placement)
-        return Call(self.kind, self.payload, placement, self.task_type, self.limit_key)
+        return Call(self.kind, self.payload, placement, self.task_type, self.limit_key, self.key)
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
         """The record for the store, with the options of the call completed by those of the kind. `origin` is notified
@@ -94,6 +97,8 @@ class Call(Generic[Value]):
                 max_attempts=policy.retry.attempts,
                 origin=origin,
                 limit_key=self.limit_key,
+                key=self.key,
+                on_conflict=policy.on_conflict,
                 requirements=task_type.requirements_text,
                 title=None if policy.title is None else self._title(policy.title),
             )
@@ -111,8 +116,8 @@ class Call(Generic[Value]):
             expires_in=placement.expires_in,
             max_attempts=attempts,
             overrides=placement.overrides,
-            key=placement.key,
-            on_conflict=placement.on_conflict,
+            key=placement.key or self.key,
+            on_conflict=placement.on_conflict or (policy.on_conflict if policy else "return"),
             tags=placement.tags,
             meta=placement.meta,
             origin=origin,
@@ -162,10 +167,12 @@ class Enqueueable(Generic[Parameters, Value]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
         task_type = self._task_type
         payload, arguments = task_type.signature.bind(args, kwargs)
-        if task_type.key_template is None:
+        if task_type.key_template is None and task_type.unique_key is None:
             return Call(task_type.kind, payload, self._placement, task_type)
-        limit_key = task_type.key_template.key(task_type.signature.as_dict(arguments))
-        return Call(task_type.kind, payload, self._placement, task_type, limit_key)
+        given = task_type.signature.as_dict(arguments)
+        limit_key = None if task_type.key_template is None else task_type.key_template.key(given)
+        key = None if task_type.unique_key is None else task_type.unique_key.key(given)
+        return Call(task_type.kind, payload, self._placement, task_type, limit_key, key)
 
     @coroutine_function
     def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
@@ -205,7 +212,9 @@ class Enqueueable(Generic[Parameters, Value]):
 
     def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
         """This task type with other options, for calls that are made through the returned object."""
-        return Configured(self._task_type, make_placement(options, f"with_options of {self._task_type.kind!r}"))
+        has_key = self._task_type.unique_key is not None
+        where = f"with_options of {self._task_type.kind!r}"
+        return Configured(self._task_type, make_placement(options, where, has_key=has_key))
 
     def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
         if isinstance(entry, tuple):
@@ -272,10 +281,16 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
                 f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
             )
         self.key_template = (
-            KeyTemplate(self.policy.limit_by, self.signature.parameters, self.kind)
+            KeyTemplate(self.policy.limit_by, self.signature.parameters, f"limit_by of task {self.kind!r}")
             if self.policy.has_key_queues
             else None
         )
+        self.unique_key = (
+            None
+            if self.policy.key is None
+            else KeyTemplate(self.policy.key, self.signature.parameters, f"key of task {self.kind!r}")
+        )
+        """Makes the unique keys of its tasks."""
         if self.policy.title is not None:
             self.title_template(self.policy.title)
         self.limits = self._limits()

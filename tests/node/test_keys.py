@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until_state
 
-from synergon import Discard, Engine, Handle, KeyConflict, Retry, State
+from synergon import Context, Discard, Engine, Handle, KeyConflict, OptionError, PayloadError, Retry, State
 
 
 async def test_fifty_enqueues_of_one_key_at_once_make_one_task(engine: Engine) -> None:
@@ -185,3 +186,82 @@ async def test_an_ended_task_whose_key_was_taken_since_cannot_be_retried(engine:
         with pytest.raises(KeyConflict, match=f"task {second.id} is live and holds its key") as conflict:
             await engine.retry(first.id)
         assert conflict.value.task_id == second.id
+
+
+# ---------------------------------------------------------------- keys that a kind makes of the arguments
+
+
+@pytest.mark.parametrize("key", ["{customer}-{month}", lambda month, customer: f"{customer}-{month}"])
+async def test_a_kind_makes_the_keys_of_its_tasks(engine: Engine, key: Any) -> None:
+    @engine.task(key=key)
+    async def invoice(customer: str, month: int = 1, note: str = "") -> None: ...
+
+    async with engine:
+        first, second = await engine.enqueue([invoice.call("acme", 11), invoice.call("acme", 11, note="again")])
+        assert (second.id, second.created) == (first.id, False)
+        other, by_default = await invoice.enqueue_many([("acme", 12), ("acme",)])
+        assert [(await handle.status()).key for handle in (first, other, by_default)] == [
+            "acme-11",
+            "acme-12",
+            "acme-1",
+        ]
+        own = await invoice.with_options(key="mine", tags=["x"]).enqueue("acme", 11)
+        assert (await own.status()).key == "mine"
+        tagged = await invoice.with_options(tags=["x"]).enqueue("acme", 11)
+        assert tagged.id == first.id
+
+
+async def test_on_conflict_of_a_kind_holds_unless_a_call_says_otherwise(engine: Engine) -> None:
+    @engine.task(key="{customer}", on_conflict="raise")
+    async def welcome(customer: str, text: str = "") -> None: ...
+
+    async with engine:
+        first = await welcome.enqueue("acme")
+        with pytest.raises(KeyConflict):
+            await welcome.enqueue("acme")
+        again = await welcome.with_options(on_conflict="return").enqueue("acme")
+        assert again.id == first.id
+        await welcome.with_options(on_conflict="replace").enqueue("acme", text="new")
+        assert (await first.status()).arguments["text"] == "new"
+
+
+async def test_children_cannot_inherit_another_answer_to_a_conflict_than_return(engine: Engine) -> None:
+    @engine.task(key="{customer}", on_conflict="replace")
+    async def welcome(customer: str) -> None: ...
+
+    @engine.task
+    async def parent(ctx: Context) -> None:
+        ctx.enqueue(welcome.call("acme"))
+
+    async with engine, engine.worker():
+        record = await ended(await parent.enqueue())
+    assert 'children of a task can only use on_conflict="return"' in record.errors[-1].message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "{customers}"}, "key of task 'welcome' asks for 'customers', which is no argument"),
+        ({"key": "always"}, "key of task 'welcome' names no argument"),
+        ({"key": 5}, "key of task 'welcome' must be a function or a template"),
+        ({"on_conflict": "raise"}, "@task of 'welcome': on_conflict says what to do when the key is taken"),
+        ({"key": "{customer}", "on_conflict": "drop"}, "on_conflict must be one of"),
+    ],
+)
+def test_keys_that_cannot_be_made_are_an_error_of_the_decorator(
+    engine: Engine, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+
+        @engine.task(**options)
+        async def welcome(customer: str) -> None: ...
+
+
+async def test_a_key_that_cannot_be_made_is_an_error_of_the_call(engine: Engine) -> None:
+    @engine.task(key=lambda customer: customer[1:])
+    async def welcome(customer: str) -> None: ...
+
+    async with engine:
+        with pytest.raises(PayloadError, match="key of task 'welcome' must return text of 1 to 200 characters"):
+            await welcome.enqueue("a")
+        assert await all_tasks(engine) == []

@@ -1,4 +1,4 @@
-"""The key of a task's key queue: computes what `limit_by` makes of the arguments."""
+"""Keys that are made of the arguments of a task: its unique key (`key`), and the key of its key queue (`limit_by`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SINGLE_KEY: Final = ""
 class KeyTemplate:
     """Computes the key from the arguments that the function or template uses."""
 
-    def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, kind: str) -> None:
-        self._what = f"limit_by of task {kind!r}"
+    def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, what: str) -> None:
+        self._what = what
         self._make = None if by is None else _maker(by, parameters, self._what)
 
     def key(self, arguments: Mapping[str, Any]) -> str:

@@ -59,6 +59,8 @@ class KindOptions(TypedDict, total=False):
     needs: Iterable[str]
     forbids: Iterable[str]
     downstream_of: Iterable[str]
+    key: Callable[..., str | int] | str
+    on_conflict: OnConflict
     urgent: bool
     preemptible: bool
     uninterruptible: bool
@@ -132,7 +134,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     run_at: int | None = None
     expires_in: int | None = None
     key: str | None = None
-    on_conflict: OnConflict = "return"
+    on_conflict: OnConflict | None = None
+    """None means as its kind says."""
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     max_attempts: int | None = None
@@ -164,8 +167,8 @@ def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
         raise OptionError(f"{where} has no option {name!r}; {advice}")
 
 
-def make_placement(options: Mapping[str, Any], where: str) -> Placement:
-    """Check the options of a call."""
+def make_placement(options: Mapping[str, Any], where: str, *, has_key: bool = False) -> Placement:
+    """Check the options of a call. `has_key`: its kind makes keys."""
     reject_unknown(options, CallOptions.__annotations__, where)
     values: dict[str, Any] = {}
     if "title" in options:
@@ -184,9 +187,7 @@ def make_placement(options: Mapping[str, Any], where: str) -> Placement:
     if "expires_in" in options:
         values["expires_in"] = microseconds(seconds(options["expires_in"], "expires_in", positive=True))
     if "on_conflict" in options:
-        values["on_conflict"] = check_choice(options["on_conflict"], get_args(OnConflict), "on_conflict")
-        if "key" not in options:
-            raise OptionError(f"{where}: on_conflict says what to do when the key is taken; give a key too")
+        values["on_conflict"] = _on_conflict(options, where, has_key=has_key or "key" in options)
     if "tags" in options:
         values["tags"] = check_tags(options["tags"])
     if "meta" in options:
@@ -197,6 +198,12 @@ def make_placement(options: Mapping[str, Any], where: str) -> Placement:
     if "timeout" in options:
         values["timeout"] = _stored_timeout(options["timeout"])
     return Placement(**values, requirements=given_requirements(options, where), conn=options.get("conn"))
+
+
+def _on_conflict(options: Mapping[str, Any], where: str, *, has_key: bool) -> Any:
+    if not has_key:
+        raise OptionError(f"{where}: on_conflict says what to do when the key is taken; give a key too")
+    return check_choice(options["on_conflict"], get_args(OnConflict), "on_conflict")
 
 
 def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
@@ -347,6 +354,9 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
+    key: Callable[..., Any] | str | None = None
+    """Makes the unique key of each task, unless a call has its own."""
+    on_conflict: OnConflict = "return"
     requirements: Requirements = NO_REQUIREMENTS
     """The requirements of its tasks, unless a call has its own."""
     downstream_of: tuple[str, ...] = ()
@@ -389,6 +399,10 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
+    if "key" in options:
+        values["key"] = options["key"]
+    if "on_conflict" in options:
+        values["on_conflict"] = _on_conflict(options, where, has_key="key" in options)
     values["requirements"] = requirements_of_kind(given_requirements(options, where))
     if "downstream_of" in options:
         values["downstream_of"] = _kind_names(options["downstream_of"])
