@@ -1,4 +1,4 @@
-"""The key of a task's key queue: computes what `limit_by` makes of the arguments."""
+"""The key of a task's key queue: computes it from the arguments, as `limit_by` says."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from synergon.options.argument_template import ArgumentTemplate, Parameters, che
 
 KEY_LENGTH: Final = 200
 SINGLE_KEY: Final = ""
-"""The key of all tasks of a kind that has a rate and no `limit_by`."""
+"""The key of all tasks of a kind that has a rate but no `limit_by`."""
 
 
 class KeyTemplate:
-    """Computes the key from the arguments that the function or template uses."""
+    """Computes the limit key from the arguments, by a function or a template."""
 
     def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, kind: str) -> None:
         self._what = f"limit_by of task {kind!r}"
         self._make = None if by is None else _maker(by, parameters, self._what)
 
     def key(self, arguments: Mapping[str, Any]) -> str:
-        """The key; PayloadError if the function raises or returns nonsense."""
+        """The limit key for these arguments. Raises PayloadError if the function raises, or returns no valid key."""
         if self._make is None:
             return SINGLE_KEY
         made = self._make(arguments)
