@@ -132,7 +132,7 @@ class Resources:
 
     cpu: float | None = None
     ram: Size | None = None
-    """Bytes, or a size like "512MB" or "2GiB"."""
+    """The memory: bytes, or a size like "512MB" or "2GiB"."""
     gpu: float | None = None
     custom: Mapping[str, float] = field(default_factory=dict)
 

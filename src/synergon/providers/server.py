@@ -1,4 +1,4 @@
-"""Server: passed to task functions that run on a server of a provider."""
+"""Server: the server on which a task function of a provider runs, as it is passed to the function."""
 
 from __future__ import annotations
 

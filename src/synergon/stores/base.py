@@ -134,7 +134,8 @@ class Store(Protocol):
     # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Connect, and create or migrate the schema if the role may. Otherwise `SchemaError` says what to run."""
+        """Connect, and create or migrate the schema. If the role may not do that, raises a `SchemaError` that says what
+        to run."""
 
     async def close(self) -> None:
         """Finish the calls that are under way, then disconnect. Idempotent. Later calls raise `NotConnected`."""
@@ -413,4 +414,4 @@ class Store(Protocol):
         """Every queue that ever had a task or was paused, by name, with its counts."""
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`): versions, journal mode, size, clock."""
+        """Facts about the store for people, as `synergon doctor` shows them: versions, journal mode, size, clock."""

@@ -24,16 +24,16 @@ Names = Annotated[tuple[str, ...], "names"]
 """Names in one column, separated by newlines."""
 
 KeyName = tuple[str, str]
-"""Kind and unique key."""
+"""The kind and the unique key of a task."""
 
 KeyQueueName = tuple[str, str]
-"""Kind and limit key."""
+"""The kind and the limit key of a key queue."""
 
 Position = tuple[int, int]
 """The position of a task in claim order: (-priority, id). As a column it is JSON: [priority, id]."""
 
 ServerName = tuple[str, str]
-"""Provider and address."""
+"""The provider and the address of a server."""
 
 
 class LiveTask(msgspec.Struct, frozen=True):

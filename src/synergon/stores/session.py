@@ -211,8 +211,10 @@ class TaskRows(Protocol):
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (with a delay), `waiting` (with a limit key) or `ready`, and release its
-        permits. `limit_key` assigns the task to another key queue. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
 
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None

@@ -80,7 +80,7 @@ class Hooks:
         self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt, node_id: str) -> None:
-        """Call `on_start`. Called before the task function of a kind with hooks runs."""
+        """Call the hook `on_start`, before the task function of a kind with hooks runs."""
         attempt.started_at = self._clock.monotonic()
         self.open[attempt.claim.id, attempt.claim.claim_no] = (attempt, node_id)
         self._call(attempt, "on_start", lambda: (attempt.server,))

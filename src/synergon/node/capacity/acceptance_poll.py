@@ -114,7 +114,8 @@ class AcceptancePoll:
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that no claim has tried yet."""
+        """The accepted candidates that no claim has tried yet. If an answer has expired, the next pass reads all
+        candidates again."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}

@@ -130,7 +130,7 @@ class Scheduler:
 
     @property
     def may_claim(self) -> bool:
-        """Whether the node may start tasks."""
+        """Whether the node may claim: it is open and not cordoned."""
         return self.is_open and not self.is_cordoned
 
     def cordon(self) -> None:
@@ -140,7 +140,7 @@ class Scheduler:
         self.choose_exchanged_kinds()
 
     def uncordon(self) -> None:
-        """Claim again, with all kinds dirty."""
+        """Undo `cordon`: claim again, with all kinds dirty."""
         self.is_cordoned = False
         self.choose_exchanged_kinds()
         self.wake_all()
@@ -156,7 +156,7 @@ class Scheduler:
         self.is_open = False
 
     def reopen(self) -> None:
-        """Claim again, with all kinds dirty."""
+        """Undo `close` and `fence`: claim again, with all kinds dirty."""
         self.is_open = True
         self.is_fenced = False
         self.choose_exchanged_kinds()

@@ -22,7 +22,7 @@ SERVERS: Final = "servers"
 """The name for a permit of any server: one limit may cover servers of several providers."""
 
 MOST_SKIPPED: Final = 15
-"""How many times in a row the node does not step back at most, after stepping back was in vain."""
+"""After stepping back in vain: the maximum number of times in a row that the node does not step back."""
 
 
 class SharedPermits:

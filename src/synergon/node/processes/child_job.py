@@ -64,7 +64,7 @@ class ChildControl(msgspec.Struct, frozen=True):
 
 
 class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job came to."""
+    """The answer of a child to a job: the result and the child tasks, or an error or a control exception."""
 
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()

@@ -260,7 +260,7 @@ class MemoryStore(BaseStore):
             return queries.queues(tables)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         with self._transaction() as (tables, now):
             return {
                 "store": "memory of this process; nothing survives it",

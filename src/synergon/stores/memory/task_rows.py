@@ -85,8 +85,10 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (with a delay), `waiting` (with a limit key) or `ready`, and release its
-        permits. `limit_key` assigns the task to another key queue. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[task.id]
         if protected_for > 0:

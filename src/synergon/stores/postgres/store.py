@@ -327,7 +327,7 @@ class PostgresStore(BaseStore):
         return await self._snapshot(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         async with self._connections.transaction() as connection:
             facts = {
                 "server": _product(await connection.fetchval("SELECT version()")),

@@ -88,8 +88,10 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (with a delay), `waiting` (with a limit key) or `ready`, and release its
-        permits. `limit_key` assigns the task to another key queue. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
         return State(
             await self._transaction.value("release", task.id, delay, by_owner, limit_key, max(protected_for, 0))
         )

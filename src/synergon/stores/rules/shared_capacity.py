@@ -270,7 +270,7 @@ class SharedCapacity:
 
     def take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
         """Take a permit of every limit and of a server for this task. None, and nothing is taken, if one of them has no
-        free permit."""
+        free permit. The reserved task gets the permits that are held for it."""
         if self._reserved is None:
             return self._take(kind_request, candidate)
         reserved_request, reserved, grant = self._reserved

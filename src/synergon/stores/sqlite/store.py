@@ -248,7 +248,7 @@ class SqliteStore(BaseStore):
         return await self._read(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         return await self._read(self._facts)
 
     def _facts(self, transaction: Transaction) -> dict[str, str]:

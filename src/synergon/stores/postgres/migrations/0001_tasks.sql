@@ -115,8 +115,8 @@ CREATE TABLE {schema}.history (
     ended_in         xid8        NOT NULL DEFAULT pg_current_xact_id()
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
 -- Nearly all tasks succeed, and each index makes that slower. So successes have one index, in the order of their ends,
--- which also serves to find the oldest. A success has no reason; this condition keeps the planner from using the index
--- for other states.
+-- which also serves to find the oldest. A success has no reason; the condition `reason IS NULL` keeps the planner from
+-- using the index for other states.
 CREATE INDEX history_success ON {schema}.history (ended_in, id) WHERE reason IS NULL;
 CREATE INDEX history_ending ON {schema}.history (ended_in, id) WHERE reason IS NOT NULL;
 CREATE INDEX history_age ON {schema}.history (state, finished_at) WHERE state <> 'succeeded';
