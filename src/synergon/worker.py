@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LAST_WORD_SECONDS: Final = 1.0
-"""How many seconds a second signal waits until the node's row is marked as stopping."""
+"""After a second signal: how many seconds at most the worker waits until the node's row is marked as stopping."""
 
 
 class Worker:

@@ -81,7 +81,8 @@ class Summary:
         return sum(record.crashes > 0 and len(runs) > record.attempts for record, runs in self._in_both())
 
     def finished_twice(self) -> int:
-        """The number of tasks whose process died after their function had finished and before the commit."""
+        """The number of tasks whose function finished more than once: the process had died before the first finish was
+        committed."""
         return sum(sum(run.is_finished for run in runs) > 1 for _, runs in self._in_both())
 
     def start_delays(self, kind: str) -> list[float]:

@@ -67,7 +67,7 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether the node may start no task."""
+        """Whether the node is cordoned: it starts no new tasks."""
         return self.cordoned_at is not None
 
     @property

@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse a part of the answer. Ends the connection if it is not valid, too large or unexpected."""
+        """Parse a part of the answer. Aborts the connection if the answer is not valid, too large or unexpected."""
         from httptools import HttpParserError, HttpParserUpgrade
 
         self._size += len(data)

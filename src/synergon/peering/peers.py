@@ -268,8 +268,8 @@ class Peers:
     # ------------------------------------------------------------ receiving
 
     def receive(self, envelope: Envelope) -> bytes:
-        """Handle a message and return the answer. Raises Rejected, without any effect, if the signature or the content
-        is wrong."""
+        """Handle a message and return the answer. Raises Rejected, without any effect, if the engine is not connected,
+        or the signature or the content is wrong."""
         if self._signer is None:
             raise Rejected(503, "this engine is not connected yet")
         try:

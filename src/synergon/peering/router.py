@@ -363,7 +363,8 @@ class HintRouter:
         return await self._engine.send(peer, hints)
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
-        """Note the free slots of the peer, and offer the tasks that it cannot take to others."""
+        """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the message asked to
+        be told of ends, wake the waiters: tasks may have ended before the peer received it."""
         # Tasks may have ended just before the peer received the request to report it.
         if sent.awaited:
             self._engine.handle_done(sent.awaited)

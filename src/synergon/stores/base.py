@@ -246,8 +246,8 @@ class Store(Protocol):
         Succeeded → `succeeded` with its result; its children are inserted (key conflicts: `return`). Failed → `failed`
         with its reason; the error is appended. Retrying → `scheduled` (`ready` if the delay is 0); the error is
         appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
-        `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
-        error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
+        `ready`, `attempts - 1`, and protected from preemption for `protected_for`, or longer if it was already. Crashed
+        → the error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
         `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. If a
         cancellation was requested, the task ends `cancelled` instead.
 
@@ -280,8 +280,8 @@ class Store(Protocol):
     async def wake(self, limit: int) -> Woken:
         """Make at most `limit` due tasks ready, end at most `limit` expired ones, and return when to call `wake` again.
 
-        `next_in` is 0 if more tasks are due already. The end of a server's back-off counts as such a moment, too.
-        Waiting, scheduled and ready tasks can expire, those of paused queues too.
+        `next_in` is 0 if more tasks are due already; it also counts the ends of servers' back-offs. Waiting, scheduled
+        and ready tasks can expire, those of paused queues too.
         """
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:

@@ -430,7 +430,7 @@ class ReadyRows(Protocol):
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
         """Claim tasks: move them from `ready` to `running`, if they are unchanged since they were read and the node may
-        claim. The methods above do not return again those that a concurrent claim has taken."""
+        claim. Returns the claims. The methods above do not return again the tasks that a concurrent claim has taken."""
 
     async def is_cordoned(self, node_id: str) -> bool | None:
         """Whether the node is cordoned. None if it has no live lease."""

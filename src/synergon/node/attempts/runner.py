@@ -55,9 +55,9 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def _slot_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
-    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. `said` is from
-    the producer, which may not have the function: then it knows whether a child process is used, but not whether the
-    function is a coroutine."""
+    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Of `said`, the
+    producer's answer, only "process" is used: a producer that does not have the function cannot know whether it is a
+    coroutine."""
     if said == "process":
         return said
     return "loop" if task_type.is_coroutine else "thread"

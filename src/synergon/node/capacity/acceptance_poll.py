@@ -293,8 +293,8 @@ class AcceptancePoll:
         return call.result()
 
     async def _is_free(self) -> bool:
-        """Whether no call is running. For a late call the poll waits once, for another timeout: the call may never end,
-        and a drain of the node must."""
+        """Whether no call is running. Waits for a late call once, for another timeout, and not longer: the call may
+        never end, but a drain of the node must."""
         if self._may_wait and self._is_called:
             self._may_wait = False
             with suppress(TimeoutError):

@@ -179,7 +179,8 @@ def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, chann
 
 
 async def _await(engine: Engine, running: Awaitable[Any]) -> Any:
-    """Await the task function with its engine open, as in a worker. The engine connects when it is first used."""
+    """Await the task function with the engine of its kind open, as in a worker. The engine connects when it is first
+    used."""
     async with engine:
         return await running
 

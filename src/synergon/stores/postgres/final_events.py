@@ -143,7 +143,8 @@ class SnapshotFinalEvents:
         return list(rows)
 
     def _read_up_to(self, until: Snapshot) -> int:
-        """The number up to which all events were returned, except those of transactions that are still under way."""
+        """The transaction number up to which all events were returned, except those of transactions that are still
+        under way."""
         late = [number for number in self._seen.open if number not in until.open and number >= self._position[0]]
         return min([max(self._seen.end - 1, self._position[0]), *(number - 1 for number in late)])
 

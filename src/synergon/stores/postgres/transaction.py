@@ -108,8 +108,8 @@ class Transaction:
         self._queues.update(queues)
 
     async def flush(self) -> None:
-        """Write what was noted. Called last, because other transactions wait for these rows. Writes in a fixed order,
-        so that transactions cannot deadlock."""
+        """Insert the noted queues and write the noted numbers of final tasks. Called last, because other transactions
+        wait for these rows. Writes in a fixed order, so that transactions cannot deadlock."""
         if self._queues:
             await self.rows("add_queues", sorted(self._queues))
             self._queues.clear()

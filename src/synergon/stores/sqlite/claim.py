@@ -31,8 +31,8 @@ Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
 
 
 async def claim(session: Session, request: ClaimRequest) -> Claims:
-    """Claim the first ready tasks in claim order that fit the node. Raises `LeaseLost` if the node has no live
-    lease."""
+    """Claim the first ready tasks in claim order that fit the node. A cordoned node gets none. Raises `LeaseLost` if
+    the node has no live lease."""
     is_cordoned, groups = await session.ready.groups(request)
     if is_cordoned is not False:
         return rule.rejected(request.node_id, is_cordoned=is_cordoned)
