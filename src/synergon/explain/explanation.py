@@ -29,7 +29,7 @@ class Why(StrEnum):
     EXPIRED = "expired"
     """The task was not started in time. The next check by a live node ends it."""
     KEY_QUEUE = "key_queue"
-    """Other tasks of the task's key queue precede it. At most `of` of them run at once."""
+    """Other tasks of the task's key queue precede it. At most `Cause.of` tasks of the key queue run at once."""
     GROUP = "group"
     """The task starts when the group `subject` has ended; `in_use` tasks of that group are live."""
 

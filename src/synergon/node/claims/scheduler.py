@@ -57,7 +57,8 @@ class Scheduler:
         self._stepping_back: set[str] = set()
         """Kinds that are not claimed in this round, because their permits are left to other nodes."""
         self._stepped_back: set[str] = set()
-        """The kinds of the last such round. Their next claim shows whether another node took the permit."""
+        """The kinds of the last round in which the node stepped back. Their next claim shows whether another node took
+        the permit."""
         self._acceptance = acceptance or Acceptance()
         self._clock = clock or SystemClock()
         self._returns = 0
@@ -122,8 +123,8 @@ class Scheduler:
             self.wake([reserved.kind])
 
     async def patience_step(self) -> None:
-        """Wait for tasks that do not fit and a part of the patience, then mark their kinds as dirty: a task may have
-        become old enough for a reservation, or the reserved task may be gone."""
+        """Wait until there are tasks that do not fit, then for half of the patience, and mark their kinds as dirty: a
+        task may have become old enough for a reservation, or the reserved task may be gone."""
         await self._has_unfit.wait()
         await self._clock.sleep(self._admission.patience_seconds / 2)
         self.look_at_unfit()

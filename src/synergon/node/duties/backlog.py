@@ -55,7 +55,7 @@ class Backlog:
             await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
 
     async def is_empty(self) -> bool:
-        """Whether no task is left. False also if the store is unavailable."""
+        """Whether no task is left that this node could run, now or later. False also if the store is unavailable."""
         try:
             remaining = await self._remaining()
             if remaining and not await self._is_any_for_us(remaining):
