@@ -15,7 +15,7 @@ CHUNK: Final = 500
 
 
 async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """Apply `make` to each item, in chunks."""
+    """Apply `make` to each item, in chunks between which the event loop runs other asyncio tasks."""
     made: list[Made] = []
     for start in range(0, len(items), CHUNK):
         if start:

@@ -196,7 +196,8 @@ class AcceptancePoll:
                 return
 
     async def _fill(self, position: Position | None) -> bool:
-        """Read the candidates after a position, up to the next rejected one. Returns whether all of them were read."""
+        """Read the candidates after a position, up to the next rejected one, and judge them. Stops, and returns False,
+        when as many are accepted as the node has capacity for."""
         limit = FEW
         while self._wants_more:
             page = await self._store.look(self._admission.look(self._task_type.kind, position, limit))

@@ -36,7 +36,7 @@ class Watchdog:
         self._has_logged = False
 
     async def watch(self, end: asyncio.Event) -> None:
-        """Ping until `end` is set. Runs on another event loop than the watched one."""
+        """Ping the node's event loop and check for its answers, until `end` is set. Runs on another event loop."""
         while not end.is_set():
             self._ping()
             before = self._clock.monotonic()
