@@ -41,7 +41,7 @@ class IdleHookGuard:
         if self.why_not is not None:
             raise NotConnected(self.why_not)
 
-    async def give_way(self) -> None:
+    async def check_after_other_tasks(self) -> None:
         """Let all other asyncio tasks run once, then `check`. Otherwise a hook whose calls never suspend, or that makes
         thousands at once, would block the event loop."""
         await self._waiters.wait()

@@ -34,20 +34,20 @@ class LocalNode(Protocol):
 class LocalWaiters(Protocol):
     """The callers in this process that wait for the end of tasks, as far as peering needs them."""
 
-    of_others: set[int]
+    enqueued_elsewhere: set[int]
     """Tasks that callers here wait for, and that another engine has enqueued."""
 
     @property
     def followers(self) -> Sized:
         """The open streams of events in this process."""
 
-    def tell(self, ids: Iterable[int]) -> None:
+    def recheck(self, ids: Iterable[int]) -> None:
         """Check these tasks: they may have ended."""
 
-    def tell_all(self) -> None:
+    def recheck_all(self) -> None:
         """Check all tasks that callers here wait for: they may have ended."""
 
-    def tell_followers(self) -> None:
+    def wake_followers(self) -> None:
         """Wake the streams of events: any task may have ended."""
 
 

@@ -227,7 +227,7 @@ class Store(Protocol):
         """What this claim would do with the task if the node had a live lease and were not cordoned. Changes
         nothing."""
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Read ready tasks of a kind in claim order without claiming them. Excludes expired tasks, tasks of paused
         queues, and tasks that can never run on the node."""
 

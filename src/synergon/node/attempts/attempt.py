@@ -108,7 +108,7 @@ class Attempt:
         """The limit key of the task, if its producer could not compute it. The attempt then only assigns the key."""
 
     @property
-    def is_undisturbed(self) -> bool:
+    def is_uninterruptible(self) -> bool:
         """Whether the attempt goes on when the node stops: its function is uninterruptible and has started."""
         return self.has_begun and self.task_type.policy.uninterruptible
 
@@ -129,7 +129,7 @@ class Attempt:
         if self.child is not None:
             self.child.kill()
 
-    def ask_to_leave(self) -> None:
+    def request_hand_back(self) -> None:
         """Note that a cordoned node wants the task function to end, and that the function knows it. Nothing is
         cancelled. What the function returns then is not a result."""
         if self.stop is None:
@@ -189,14 +189,14 @@ class LocalLink(AttemptLink):
 
     async def still_owned(self) -> bool:
         """Whether the claim is still current in the store and the attempt may go on."""
-        return await self._node.still_owned(self._attempt) or self._is_told_to_end()
+        return await self._node.still_owned(self._attempt) or self._note_stop_seen()
 
     def still_owned_sync(self) -> bool:
         """`still_owned` for a task function in a thread."""
         is_owned = self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
-        return is_owned or self._is_told_to_end()
+        return is_owned or self._note_stop_seen()
 
-    def _is_told_to_end(self) -> Literal[False]:
+    def _note_stop_seen(self) -> Literal[False]:
         """Note that the task function knows of the request to end, if there is one. What it returns then is not a
         result. Always False."""
         self._attempt.has_seen_stop |= self._attempt.stop is not None

@@ -56,7 +56,7 @@ class AttemptServices(Services):
         """Whether this node knows no reason to end the task function. If the node is cordoned and the task may be
         preempted, notes that the function is to end; the task is then handed back without a charge."""
         if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
-            attempt.ask_to_leave()
+            attempt.request_hand_back()
         return not self._scheduler.is_fenced and attempt.stop is None
 
     async def begin(self) -> TaskTransaction:

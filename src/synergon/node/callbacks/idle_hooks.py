@@ -76,7 +76,7 @@ class IdleHooks:
         to run."""
         return self._scheduler.is_idle(kind) and self._admission.has_any_capacity(kind)
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Wake this duty, so that it checks whether the node is idle."""
         self._event.set()
 

@@ -142,11 +142,11 @@ class Preemption:
 
     # ------------------------------------------------------------ handing back
 
-    def returning(self, attempt: Attempt) -> None:
+    def hand_back_started(self, attempt: Attempt) -> None:
         """Note that a preempted attempt has ended and its task is being handed back."""
         self._returning.add(attempt.claim.id)
 
-    def returned(self, ids: Collection[int]) -> None:
+    def outcomes_applied(self, ids: Collection[int]) -> None:
         """Note that the store has applied the outcomes of these tasks."""
         if self._returning:
             self._returning.difference_update(ids)
@@ -154,7 +154,7 @@ class Preemption:
                 self._signals.capacity_freed()
 
     @property
-    def is_anybody_returning(self) -> bool:
+    def is_hand_back_pending(self) -> bool:
         """Whether the store has not yet applied the hand-back of a preempted task. No claim is sent until then; it
         could take later tasks before that one."""
         return bool(self._returning)

@@ -18,28 +18,28 @@ class Canceller:
         self._store = store
         self._runner = runner
         self._event = asyncio.Event()
-        self.early: set[int] = set()
+        self.requested_before_start: set[int] = set()
         """Tasks with a cancel request that do not run here yet. The claim in flight may take them."""
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Wake the canceller, so that it reads the cancel requests."""
         self._event.set()
 
-    def wish(self, task_id: int) -> None:
+    def note_cancel_request(self, task_id: int) -> None:
         """Note that the cancellation of this task was requested. Wakes the canceller if the task runs here."""
         if task_id in self._runner.running:
-            self.look()
+            self.check_soon()
         else:
-            self.early.add(task_id)
+            self.requested_before_start.add(task_id)
 
     def claimed(self, ids: Iterable[int]) -> None:
         """Wake the canceller if the cancellation of one of these claimed tasks was requested before."""
-        if not self.early.isdisjoint(ids):
-            self.look()
+        if not self.requested_before_start.isdisjoint(ids):
+            self.check_soon()
 
     def claim_is_over(self) -> None:
         """Note that the claim in flight has ended. Tasks that it did not take do not run here."""
-        self.early.clear()
+        self.requested_before_start.clear()
 
     async def step(self, node_id: str) -> None:
         """Wait until the canceller is woken, then end the attempts whose cancellation was requested."""

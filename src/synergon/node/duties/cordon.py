@@ -98,7 +98,7 @@ class Cordon:
         self._logger.info("nothing runs here any more: the node ends (%s)", self.departure)
         self._signals.stop_requested()
 
-    def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
+    def check_node_table(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
         """Cordon the node if its row says so. The rows may be older than what the node knows, so a row without a cordon
         means nothing."""
         if any(node.id == node_id and node.is_cordoned for node in nodes):
@@ -109,7 +109,7 @@ class Cordon:
         actions."""
         if not self.is_cordoned:
             self.cordon()
-            self._sweep.look_now()
+            self._sweep.sweep_now()
 
     async def check(self, node_id: str) -> None:
         """If the node is cordoned and the store says otherwise, uncordon it. A claim that was in flight during an

@@ -28,27 +28,27 @@ class SweepInterval:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until the interval is over, or until `look_now` is called."""
+        """Wait until the interval is over, or until `sweep_now` is called."""
         try:
             async with asyncio.timeout(self._given or self._seconds):
                 await self._event.wait()
         except TimeoutError:
             return
-        finally:  # not earlier: a `look_now` during a sweep is a reason for another one
+        finally:  # not earlier: a `sweep_now` during a sweep is a reason for another one
             self._event.clear()
 
-    def adapt(self, *, is_restless: bool) -> None:
-        """Set the interval after a sweep: the shortest if `is_restless`, otherwise a longer one."""
-        if is_restless or self._clock.monotonic() < self._watch_until:
+    def adapt(self, *, keep_short: bool) -> None:
+        """Set the interval after a sweep: the shortest if `keep_short`, otherwise a longer one."""
+        if keep_short or self._clock.monotonic() < self._watch_until:
             self._seconds = SHORTEST_SECONDS
         else:
             self._seconds = min(self._seconds * GROWTH, LONGEST_SECONDS)
 
-    def look_now(self) -> None:
+    def sweep_now(self) -> None:
         """End the interval: the next sweep starts now."""
         self._event.set()
 
-    def watch(self) -> None:
+    def sweep_often(self) -> None:
         """Sweep often for WATCH_SECONDS, because tasks may come without a hint."""
         self._watch_until = self._clock.monotonic() + WATCH_SECONDS
         if self._seconds > SHORTEST_SECONDS:

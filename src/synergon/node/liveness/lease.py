@@ -97,7 +97,7 @@ class Lease:
         process."""
         return self.is_lost or self._clock.monotonic() >= self._valid_until
 
-    async def keep(self, end: asyncio.Event) -> None:
+    async def run(self, end: asyncio.Event) -> None:
         """Renew the lease until `end` is set or the lease is lost. The watchdog runs meanwhile."""
         keeper = await self._store.keeper()
         self._loop = asyncio.get_running_loop()

@@ -21,17 +21,17 @@ CHILD_BYTES: Final = 128 * 1024 * 1024
 """The assumed memory of a child that has imported an application."""
 
 
-class Keeper(Protocol):
+class BackgroundRun(Protocol):
     """A running coroutine that task functions cannot block."""
 
     async def stop(self) -> None:
         """Request the end of the coroutine, and wait for it."""
 
 
-class Kept(Protocol):
+class BackgroundLoop(Protocol):
     """What a keeper runs: the renewal of a node's lease."""
 
-    async def keep(self, end: asyncio.Event) -> None:
+    async def run(self, end: asyncio.Event) -> None:
         """Run until `end` is set."""
 
 
@@ -60,8 +60,8 @@ class Executor(Protocol):
     def kill_children(self) -> None:
         """Kill all children now. Thread-safe."""
 
-    def start_keeper(self, reserved: Kept) -> Keeper:
-        """Run `reserved.keep` where task functions cannot block it. `Keeper.stop` sets its event."""
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
+        """Run `loop.run` where task functions cannot block it. `BackgroundRun.stop` sets its event."""
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -128,9 +128,9 @@ class LocalExecutor:
         if self._children is not None:
             self._children.kill_all()
 
-    def start_keeper(self, reserved: Kept) -> Keeper:
-        """Run `reserved.keep` on a thread with its own event loop."""
-        return ThreadKeeper(reserved)
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
+        """Run `loop.run` on a thread with its own event loop."""
+        return LoopThread(loop)
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -145,11 +145,11 @@ class LocalExecutor:
                 pool.shutdown(wait=False)
 
 
-class ThreadKeeper:
+class LoopThread:
     """Runs a coroutine on a thread with its own event loop."""
 
-    def __init__(self, reserved: Kept) -> None:
-        self._reserved = reserved
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._background_loop = loop
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
@@ -164,6 +164,6 @@ class ThreadKeeper:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._reserved.keep(self._end))
+            self._loop.run_until_complete(self._background_loop.run(self._end))
         finally:
             self._loop.close()

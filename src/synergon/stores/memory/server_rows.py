@@ -53,7 +53,7 @@ class ServerRows:
             server = entry.servers[address] = before.get(address) or Server(capacity)
             server.capacity = capacity
 
-    async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
+    async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
         """The commands of the provider that are for a server outside this pool: the address of that server, by command
         id."""
         return {

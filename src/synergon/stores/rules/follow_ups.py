@@ -1,6 +1,6 @@
 """Follow-ups of a transaction: ends groups, releases the tasks that waited for them, and balances key queues.
 
-A rule that moves a task notes its key queue and group in `session.touched`, and calls `draw` once, at its end. So a key
+A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its end. So a key
 queue is balanced once, even if many of its tasks were moved.
 """
 
@@ -12,7 +12,7 @@ from synergon.stores.rules import key_queues
 from synergon.stores.session import Moves, Session
 
 
-async def draw(session: Session) -> Moves:
+async def apply_follow_ups(session: Session) -> Moves:
     """Handle the key queues and groups in `session.touched`: end the groups without live tasks, release the tasks that
     waited for them, and balance the key queues. Returns the moved tasks. `session.touched.released` then has the kinds
     of the released tasks."""

@@ -14,7 +14,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 Found = tuple[int, list[tuple[Position, Event]]]
 
 
-def look(
+def read_page(
     transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """The latest moment that was pruned for these states and kinds, and the events with these states after the

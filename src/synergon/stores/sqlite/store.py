@@ -147,9 +147,9 @@ class SqliteStore(BaseStore):
         """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks of a kind in claim order, without claiming them."""
-        return await self._read(candidates.look, look)
+        return await self._read(candidates.read_candidates, query)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
@@ -231,13 +231,13 @@ class SqliteStore(BaseStore):
     ) -> OrderedFinalEvents:
         """Open a reader of final events with these states, after the cursor."""
 
-        def look(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
-            return self._read(final_events.look, position, states, kinds, limit)
+        def read_page(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
+            return self._read(final_events.read_page, position, states, kinds, limit)
 
         if after == NOW:
             moment = await self._read(final_events.last_moment)
-            return OrderedFinalEvents(look, (moment, LAST_ID), moment)
-        return OrderedFinalEvents.after(look, after)
+            return OrderedFinalEvents(read_page, (moment, LAST_ID), moment)
+        return OrderedFinalEvents.after(read_page, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers of tasks by queue, kind and state."""

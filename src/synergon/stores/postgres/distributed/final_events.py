@@ -26,7 +26,7 @@ MARGIN_SECONDS: Final = 60.0
 between reads."""
 SHORT_SECONDS: Final = 2.0
 """How far back every read looks: the largest expected difference between the clocks of several machines."""
-LONG_LOOK_SECONDS: Final = 15.0
+FULL_READ_SECONDS: Final = 15.0
 """The interval at which the whole stretch is read."""
 
 _CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
@@ -47,7 +47,7 @@ class ClockFinalEvents:
         self._given: dict[tuple[int, datetime], None] = {}
         """The events of the last stretch of time that were returned."""
         self._floor = Floor(None)
-        self._looked_at = float("-inf")
+        self._full_read_at = float("-inf")
 
     @classmethod
     async def open(
@@ -84,12 +84,12 @@ class ClockFinalEvents:
     async def _late(self, limit: int) -> list[Any]:
         """Events that have appeared in the part of the history that was read before, at most `limit`. The next read
         finds the others."""
-        is_long = time.monotonic() - self._looked_at > LONG_LOOK_SECONDS
+        is_long = time.monotonic() - self._full_read_at > FULL_READ_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
         since, until = max(self._position[0], EPOCH + back) - back, self._position[0]
         missing = [key for key in await self._run(_since, self._states, since, until) if key not in self._given]
         if is_long and len(missing) <= limit:
-            self._looked_at = time.monotonic()
+            self._full_read_at = time.monotonic()
         if not missing:
             return []
         wanted = sorted(missing, key=lambda key: key[1])[:limit]

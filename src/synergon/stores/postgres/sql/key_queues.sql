@@ -185,7 +185,7 @@ FROM unnest($1::bigint[], $2::timestamptz[]) AS postponed (id, run_at)
 WHERE task.id = postponed.id AND task.id = ANY ($1) AND state || '' = 'waiting'
 RETURNING task.id, kind, state, limit_key, group_id
 
--- name: nudge
+-- name: schedule_first_waiting
 -- Makes the first waiting task of a key queue `scheduled`, due at once. The next `wake` then balances the key queue.
 UPDATE {schema}.task SET state = 'scheduled', run_at = statement_timestamp()
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(

@@ -1,4 +1,4 @@
-"""TroubleLog: logs the troubles that strangers cause at a port, in a limited number of lines."""
+"""RateLimitedLog: logs the troubles that strangers cause at a port, in a limited number of lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERVAL_SECONDS: Final = 60.0
 _logger = logging.getLogger("synergon.peering")
 
 
-class TroubleLog:
+class RateLimitedLog:
     """Logs the first trouble of each kind at once, and after that at most one line of the kind per minute."""
 
     def __init__(self) -> None:
