@@ -1,4 +1,4 @@
-"""`python -m synergon`: the command line."""
+"""`python -m synergon` runs the command line."""
 
 from synergon.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The context of a running task function: what it can read and do about its own task."""
+"""The context of a running task function: what the function can read and do about its own task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from synergon.task import Call
 
 injected: Final[Any] = None
-"""A default for parameters that synergon fills in, so that type checkers let callers leave them out:
-`def send(to: str, ctx: Context = injected)`."""
+"""A default for parameters that synergon fills in, so that type checkers allow callers to leave them out: `def send(to:
+str, ctx: Context = injected)`."""
 
 
 class AttemptLink(Protocol):
@@ -30,28 +30,30 @@ class AttemptLink(Protocol):
         """Whether the task function should end."""
 
     def report(self, progress: Progress) -> None:
-        """Send progress. Safe from any thread."""
+        """Pass progress to the node. Safe from any thread."""
 
     async def still_owned(self) -> bool:
-        """Whether the claim is still current in the store."""
+        """Whether the claim is still current in the store, and the attempt may go on."""
 
     def still_owned_sync(self) -> bool:
         """`still_owned` for task functions without an event loop."""
 
     def transaction(self) -> OpenTransaction:
-        """The transaction that is committed with the success of the task."""
+        """The transaction that is committed together with the success of the task."""
 
 
 class OpenTransaction(AbstractContextManager[Any], AbstractAsyncContextManager[Any]):
-    """The transaction of a task function. Both `with` and `async with` return the driver's connection: that of sqlite3,
-    or of asyncpg (for `with`, in a thread: its execute, executemany, fetch, fetchrow and fetchval without `await`).
+    """The transaction of a task function. Both `with` and `async with` return the driver's connection: that of sqlite3
+    or of asyncpg. With asyncpg in a thread, `with` returns an object with execute, executemany, fetch, fetchrow and
+    fetchval without `await`.
 
-    It is committed when the task function returns, not when the block ends. If the attempt fails, it is rolled back.
+    The transaction is committed when the task function returns, not when the block ends. If the attempt fails, it is
+    rolled back.
     """
 
 
 class Queued:
-    """The return value of `ctx.enqueue`: it may be awaited, and need not be."""
+    """The return value of `ctx.enqueue`. It may be awaited, but need not be."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -59,7 +61,7 @@ class Queued:
 
 
 class Context:
-    """The running attempt. Ask for it by annotating a parameter, anywhere in the signature."""
+    """The running attempt. To receive it, annotate a parameter with `Context`, anywhere in the signature."""
 
     __slots__ = ("_children", "_link", "_meta", "attempt", "claim_no", "kind", "queue", "server", "tags", "task_id")
 
@@ -80,11 +82,11 @@ class Context:
         self.kind = kind
         self.queue = queue
         self.attempt = attempt
-        """1 for the first; a retry counts one more, a snooze or a crash does not."""
+        """The number of the attempt, from 1. A retry counts one more; a snooze or a crash does not."""
         self.claim_no = claim_no
-        """New at each run: a number to make outside effects idempotent with."""
+        """The number of the claim. It is new at each run, so it can be used to make outside effects idempotent."""
         self.server = server
-        """The server on which the task runs, if its kind has a provider."""
+        """The server on which the task runs. None if its kind has no provider."""
         self.tags = tags
         self._link = link
         self._meta = meta
@@ -98,22 +100,23 @@ class Context:
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the task function should end: a cancellation, its deadline, or a node that stops."""
+        """Whether the task function should end: because of a cancellation, its deadline, a preemption, or a node that
+        stops."""
         return self._link.cancel_requested
 
     @property
     def children(self) -> tuple[NewTask, ...]:
-        """The calls that were passed to `enqueue` so far."""
+        """The tasks that were passed to `enqueue` so far."""
         return tuple(self._children)
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report progress from 0 to 1. Stored at most a few times a second; the last report is always stored."""
+        """Report progress from 0 to 1. It is stored at most a few times a second; the last report is always stored."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise OptionError(f"progress must be a number from 0 to 1, got {fraction!r}")
         self._link.report(Progress(fraction=float(fraction), message=storable(str(message))))
 
     def enqueue(self, *calls: Call[Any]) -> Queued:
-        """Enqueue children: they are stored only together with this task's success."""
+        """Enqueue children. They are stored only together with this task's success."""
         for call in calls:
             if call.placement.conn is not None:
                 raise OptionError("conn cannot be given to ctx.enqueue: children are committed with the task itself")
@@ -124,7 +127,7 @@ class Context:
         return Queued()
 
     async def still_owned(self) -> bool:
-        """Whether this attempt's outcome would still be accepted; ask before doing what cannot be undone."""
+        """Whether this attempt's outcome would still be accepted. Call it before an effect that cannot be undone."""
         return await self._link.still_owned()
 
     def still_owned_sync(self) -> bool:
@@ -133,10 +136,10 @@ class Context:
 
     def transaction(self) -> OpenTransaction:
         """A transaction of the engine's database. The writes of the task function, its children and its success are
-        committed together when it returns; if the attempt fails, they are rolled back."""
+        committed together when the function returns. If the attempt fails, they are rolled back."""
         return self._link.transaction()
 
 
 def fill_in(injected_types: Mapping[str, type], context: Context) -> dict[str, Any]:
-    """The values of parameters that synergon fills in by their type."""
+    """The values of the parameters that synergon fills in, by name."""
     return {name: context.server if wanted is Server else context for name, wanted in injected_types.items()}

@@ -1,6 +1,6 @@
 """The engine: the object that a program uses. It composes the parts in `client/`, and owns the order of start and stop.
 
-Long, because it is the public interface: most of it is signatures and their guarantees; the parts do the work.
+Long, because it is the public interface. Most of it is signatures and their guarantees; the parts do the work.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Engine:
     """
 
     name_in_code: Final = "engine"
-    """How a program names it, for messages."""
+    """The name of an engine in messages."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Engine:
 
     @property
     def task(self) -> TaskDecorator:
-        """Register a function as a kind of task, with or without options. It remains a plain callable."""
+        """The decorator that registers a function as a kind, with or without options. The function remains callable."""
         return TaskDecorator(self, {})
 
     def register(
@@ -177,7 +177,8 @@ class Engine:
         provider: Provider | None = None,
         is_command: bool = False,
     ) -> AnyTask:
-        """Register a function, as the decorators do."""
+        """Register a function as a kind, as the decorators do. Raises KindError if the kind exists, or the worker of
+        this engine runs already."""
         task_type: AnyTask = TaskType(self, function, options, registered_in, provider=provider, is_command=is_command)
         known = self.kinds.get(task_type.kind)
         if known is not None:
@@ -198,14 +199,14 @@ class Engine:
         return task_type
 
     def call(self, kind: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
-        """A call by the name of its kind, whose function need not be registered here (the arguments are then checked
-        where it runs)."""
+        """Make a call by the name of its kind. If the kind's function is not registered here, the arguments are checked
+        where the task runs."""
         known = self.kinds.get(kind)
         return known.call(*args, **kwargs) if known is not None else call_by_name(kind, args, kwargs)
 
     def limit(self, name: str, value: int | None) -> None:
-        """Declare a limit: at most `value` tasks run at once, over all nodes, of those that run on servers below this
-        prefix or name it in `limits=[...]`. None means no limit unless an operator sets one; 0 means closed."""
+        """Declare a limit: over all nodes, at most `value` tasks run at once of those that name it in `limits=[...]` or
+        run on a server of which it is a prefix. None means no limit unless an operator sets one; 0 means closed."""
         self.registry.add_limit(check_limit_name(name, "a limit"), check_limit(value, f"limit {name!r}"))
 
     def provider(
@@ -218,19 +219,19 @@ class Engine:
         health: Health | None = DEFAULT_HEALTH,
         **hooks: Callable[..., Any],
     ) -> Provider:
-        """Declare a named pool of servers: a dict of addresses and capacities, or addresses that all have
+        """Declare a named pool of servers: a dict of addresses and capacities, or only addresses, which all have
         `capacity`."""
         return Provider(self, name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks)
 
     @property
     def when_idle(self) -> WhenIdle:
-        """Call a function when a node has free capacity and no ready task; it may enqueue any number of tasks. With or
-        without options: `every` (5 seconds) and `timeout`."""
+        """The decorator that registers an idle hook: a function that is called when a node has free capacity and no
+        ready task. It may enqueue any number of tasks. With or without options: `every` (5 seconds) and `timeout`."""
         return registrar(self)
 
     def middleware(self, function: Around) -> Around:
-        """Add a function around all task functions: `async def around(ctx, call_next)`. The first one is the outermost;
-        the middleware of a kind is inside of these."""
+        """Add middleware around all task functions: `async def around(ctx, call_next)`. The first one is the outermost.
+        The middleware of a kind is inside these."""
         self.middlewares.append(check_middleware(function, "engine.middleware"))
         for task_type in self.kinds.values():
             task_type.wrap_again()
@@ -238,14 +239,14 @@ class Engine:
 
     def on_event(self, subscriber: Listener) -> Listener:
         """Call a function with each Event of this engine's own node: after the change is stored, at most once, in
-        order. It delays and changes nothing."""
+        order. The function delays and changes nothing."""
         self.subscribers.append(check_subscriber(subscriber))
         return subscriber
 
     # ------------------------------------------------------------ connect, run, stop
 
     async def connect(self) -> Self:
-        """Connect to the store. May be called several times; each call is undone by one `close`."""
+        """Connect to the store. May be called several times; `close` must be called as often."""
         self.connection.check_is_here()
         if not self.connection.is_in_child:  # a child imports the one module that it needs
             reject_unknown_upstream(self.kinds)
@@ -259,7 +260,7 @@ class Engine:
         return self
 
     def peer_app(self) -> PeerApp:
-        """An ASGI app that receives messages of peers under `/peer/v1`, to be mounted in another app. Give its address
+        """An ASGI app that receives messages of peers under `/peer/v1`, to be mounted in another app. Pass its address
         as `advertise`, and `listen="off"`."""
         from synergon.peering.asgi_app import PeerApp
         from synergon.peering.transport import Rejected
@@ -272,7 +273,7 @@ class Engine:
         return PeerApp(receive)
 
     async def close(self) -> None:
-        """Undo one `connect`. The last one disconnects."""
+        """Undo one `connect`. The last `close` disconnects."""
         self._users = max(self._users - 1, 0)
         if self._users == 0:
             await self.stop()
@@ -300,7 +301,7 @@ class Engine:
         """Does nothing: the bridge connects before it calls a function."""
 
     async def stop(self, grace: Duration | None = UNSET) -> None:
-        """Stop the node in order, then disconnect. Idempotent; a second call waits for the first."""
+        """Stop the node in order, then disconnect. Idempotent: a second call waits for the first."""
         if self.connection.loop is not None and self.connection.loop.is_running():
             self.connection.check_is_here()
         if self._stopping is None:
@@ -338,8 +339,8 @@ class Engine:
         labels: Iterable[str] = UNSET,
         drain: bool = False,
     ) -> Worker:
-        """A node in this process, for the duration of an `async with`. With `drain` its end waits until no task is left
-        that it could run."""
+        """A worker: runs a node in this process for the duration of an `async with`. With `drain`, the end of the block
+        waits until no task is left that the node could run."""
         from synergon.worker import Worker
 
         settings = self.settings.changed(
@@ -368,7 +369,7 @@ class Engine:
         return await run_until_stopped(self.worker(drain=drain, **node_options))
 
     def run_sync(self, *, drain: bool = False, **node_options: Any) -> int:
-        """`run` for a script. Together with `with engine:` and *_sync calls, the node runs on the event loop that those
+        """`run` for a script. Inside `with engine:`, or after *_sync calls, the node runs on the event loop that those
         use."""
         if self.connection.loop is None:
             return asyncio.run(self.run(drain=drain, **node_options))
@@ -379,7 +380,7 @@ class Engine:
             return 0
 
     def stop_soon(self) -> None:
-        """Stop the node because of an operator action."""
+        """Stop the node. Called after an operator action."""
         self._ordered_stop = asyncio.get_running_loop().create_task(self._stop_node())
 
     async def _stop_node(self) -> None:
@@ -395,22 +396,24 @@ class Engine:
 
     @property
     def node(self) -> Node | None:
-        """The node that runs in this process, if any."""
+        """The node that runs in this process. None if there is none."""
         return self.connection.node
 
     @property
     def peers(self) -> Peers | None:
-        """The other engines on this store; None while not connected, or if no other process can use the store."""
+        """The other engines on this store. None while the engine is not connected, or if no other process can use the
+        store."""
         return self.connection.peers
 
     @property
     def store(self) -> Store:
-        """The connected store; NotConnected if there is none, or if it is on another event loop than the caller."""
+        """The connected store. Raises NotConnected if the engine is not connected, or is connected on another event
+        loop than the caller's."""
         return self.connection.store
 
     @property
     def waiters(self) -> Waiters:
-        """The waiters for results; NotConnected as for `store`."""
+        """The waiters for results. Raises NotConnected as `store` does."""
         return self.connection.waiters
 
     @property
@@ -422,7 +425,7 @@ class Engine:
 
     @must_await(sync="enqueue_sync")
     async def enqueue(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
-        """Store all calls or none; returns when they are durable, or, with `conn`, part of the caller's transaction."""
+        """Store all calls or none. Returns when they are durable, or, with `conn`, part of the caller's transaction."""
         listed = listed_calls(calls)
         inserted = await self.enqueuer.enqueue(listed, conn)
         pairs = list(zip(inserted, listed, strict=True))
@@ -448,43 +451,46 @@ class Engine:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final; TaskNotFound if there is none."""
+        """One task, live or final. Raises TaskNotFound if there is none."""
         return await self.operations.get(task_id)
 
     async def wait(self, task_id: int, *, timeout: Duration | None = None) -> TaskRecord:
-        """The record of the task when it has ended. TaskDeleted if it was deleted, ResultTimeout after `timeout`."""
+        """Wait for the end of the task, and return its final record. Raises TaskDeleted if it was deleted, and
+        ResultTimeout after `timeout`."""
         return await self.results.wait(task_id, timeout, is_ours=False)
 
     def result_of(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of a final task in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
+        """The result of a final task, in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
         return self.results.decode(record, task_type)
 
     async def explain(self, task_id: int) -> Explanation:
-        """Explain why a task waits on every node, how it runs, or how it ended. TaskNotFound if there is none.
+        """Explain why a task waits, node by node, how it runs, or how it ended. Raises TaskNotFound if there is none.
 
-        Other nodes are judged by their last published status, which is at most a heartbeat old (`age`).
+        Other nodes are judged by their last published status, whose age is in `age`.
         """
         return await self.operations.explain(task_id)
 
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
-        """Tasks that match, newest first, one page; give its `next` as `before` for the following one. Filters: `state`
-        (one or several), `kind`, `queue`, `tag`, `key`, `title`; `limit` tasks on a page, 100 unless given."""
+        """One page of the tasks that match, newest first. For the following page, pass `page.next` as `before`.
+        Filters: `state` (one or several), `kind`, `queue`, `tag`, `key`, `title`. A page has at most `limit` tasks
+        (100)."""
         return await self.operations.tasks(**filters)
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """The exact number of tasks in each state."""
+        """The exact number of tasks in each state, of this kind and queue, or of all."""
         return await self.operations.counts(kind=kind, queue=queue)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues, whether they are paused, and the number of their tasks."""
+        """All queues, with the number of their tasks in each state, and whether they are paused."""
         return await self.store.queues()
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes, without engines that only wait for results."""
+        """All registered nodes, including dead ones that are not reaped yet. Engines that only wait for results are
+        left out."""
         return await self.operations.nodes()
 
     async def limits(self) -> list[LimitRecord]:
-        """All limits, with their permits in use."""
+        """All limits, by name, with their permits in use."""
         return await self.store.limits()
 
     async def servers(self) -> list[ServerRecord]:
@@ -492,7 +498,7 @@ class Engine:
         return await self.store.servers()
 
     async def audit(self, limit: int = 100) -> list[AuditRecord]:
-        """The operator actions, newest first: who, when, what, and the outcome."""
+        """The latest operator actions, newest first: who, when, what, and the outcome."""
         return await self.store.audit(limit)
 
     def events(
@@ -502,10 +508,11 @@ class Engine:
         kinds: str | Iterable[str] | None = None,
         states: State | str | Iterable[State | str] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Every final event of all nodes, for ever: `async for event in engine.events(after=cursor)`.
+        """Yield every final event of all nodes, for ever: `async for event in engine.events(after=cursor)`.
 
-        Starts after the event with this `cursor`; without one with the oldest in the history; with "now" at the next
-        one. A stream omits nothing and repeats nothing. EventsLost if the history was pruned faster than it was read.
+        Starts after the event with this `cursor`; without a cursor, with the oldest event in the history; with "now",
+        at the next event. A stream omits nothing and repeats nothing. Raises EventsLost if the history was pruned
+        faster than it was read.
         """
         return self._events.stream(after, kinds, states, self.settings.sweep)
 
@@ -514,7 +521,7 @@ class Engine:
     async def cancel(self, task_id: int, why: str | None = None) -> bool:
         """Cancel a task in any state: at once if it does not run, otherwise as soon as its task function ends.
 
-        False if it had ended already. TaskNotFound if there is none.
+        Returns False if the task had ended already. Raises TaskNotFound if there is none.
         """
         return await self.operations.cancel(task_id, why)
 
@@ -523,35 +530,37 @@ class Engine:
         return await self.operations.cancel_group(group_id, why)
 
     async def retry(self, task_id: int) -> None:
-        """Run a final task again, under its id, with attempts and crashes reset."""
+        """Run a final task again, under its id, with attempts and crashes reset. Raises IllegalMove if it is not final,
+        and KeyConflict if a live task holds its key."""
         await self.operations.retry(task_id)
 
     async def delete(self, task_id: int) -> None:
-        """Delete a task, live or final; callers that wait for it get TaskDeleted. A running one is rejected."""
+        """Delete a task, live or final. Callers that wait for it get TaskDeleted. Raises IllegalMove if it runs."""
         await self.operations.delete(task_id)
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
-        """Change when a scheduled or ready task is due."""
+        """Change when a scheduled or ready task is due. Raises IllegalMove if it is in another state."""
         await self.operations.reschedule(task_id, delay=delay, run_at=run_at)
 
     async def set_priority(self, task_id: int, priority: int) -> None:
-        """Change the priority of a task that has not started."""
+        """Change the priority of a live task that is not running and not a command. Raises IllegalMove for any other
+        task."""
         await self.operations.set_priority(task_id, priority)
 
     # ------------------------------------------------------------ operator actions
 
     async def set_limit(self, name: str, value: int | None) -> None:
         """Change a limit for all nodes, until the code declares another value. Running tasks continue; a raised limit
-        takes effect at once. `kind:K` and `key:K` are the names of a kind's own limits."""
+        takes effect at once. The limits that belong to a kind K are named `kind:K` and `key:K`."""
         await self.control.set_limit(name, value)
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
-        """Replace the pool of a provider for the whole cluster, also if its code is not imported here."""
+        """Replace the pool of a provider for all nodes. The provider's code need not be imported here."""
         await self.control.set_servers(provider, servers, capacity=capacity)
 
     async def pause(self, queue: str) -> bool:
         """Pause the queue: no node claims from it until `resume`, even after restarts. False if it was paused already.
-        No claim that starts later takes a task; on PostgreSQL one that is in flight may still."""
+        On PostgreSQL, a claim that is in flight may still take tasks of it."""
         return await self.control.pause(queue)
 
     async def resume(self, queue: str) -> bool:
@@ -559,21 +568,21 @@ class Engine:
         return await self.control.resume(queue)
 
     async def cordon(self, node_id: str) -> None:
-        """Cordon a node: it starts no further task, and its running tasks continue."""
+        """Cordon a node: it starts no further task. Its running tasks continue."""
         await self.control.act_on_node("cordon", node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """Undo `cordon`, and also `drain` and `restart` if the node has not stopped yet."""
+        """Undo `cordon`, and also `drain` and `restart` while the node has not stopped yet."""
         await self.control.act_on_node("uncordon", node_id)
 
     async def drain(self, node_id: str) -> None:
-        """Cordon a node, and stop it when no task runs there. A worker process exits with code 0."""
+        """Cordon a node, and stop it when no task runs on it. A worker process then exits with code 0."""
         await self.control.act_on_node("drain", node_id)
 
     async def restart(self, node_id: str) -> None:
-        """Like `drain`, but a worker process exits with code 86, so that its supervisor starts it again."""
+        """Like `drain`, but the worker process exits with code 86, so that its supervisor starts it again."""
         await self.control.act_on_node("restart", node_id)
 
     async def shut_down(self, node_id: str) -> None:
-        """Stop a node in order, with its own grace. A worker process exits."""
+        """Stop a node in order. Its running tasks get the grace of the node. A worker process then exits."""
         await self.control.act_on_node("stop", node_id)

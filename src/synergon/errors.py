@@ -5,23 +5,23 @@ SynergonError
 │   ├── OptionError                   an option is unknown, misspelt or has a bad value
 │   ├── KindError                     a kind is unknown, or registered twice
 │   └── NotAvailable                  a feature that this release, store or platform does not have
-├── PayloadError (ValueError)         arguments or results that do not fit, are no JSON, or are too large
+├── PayloadError (ValueError)         arguments or results that do not match, cannot be JSON, or are too large
 ├── StoreError                        the store could not do what was asked
-│   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
-│   ├── DataRejected                  it will not take this value, today or tomorrow
+│   ├── StoreUnavailable              it is unavailable, locked, full or read-only: another attempt may succeed
+│   ├── DataRejected                  it rejects this value, and always would
 │   └── SchemaError                   its schema is missing, older or newer than this code
 ├── TaskError                         about one task; has `.task_id`
 │   ├── TaskNotFound, TaskDeleted
 │   ├── KeyConflict                   a live task holds the unique key
-│   ├── IllegalMove                   the task is not in a state from which that move is legal
-│   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
+│   ├── IllegalMove                   the state of the task does not allow the operation
+│   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` raises it; have `.record`
 ├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
-├── EventsLost                        a stream of events has been away for longer than the history is kept
-├── ResultTimeout (TimeoutError)      the task goes on, only the waiting ended
-├── LeaseLost                         this node may not act any more under its present id
+├── EventsLost                        events were pruned before the stream had read them
+├── ResultTimeout (TimeoutError)      only the wait has ended; the task continues
+├── LeaseLost                         this node id has no live lease
 └── NotConnected                      the engine is not connected, or is being closed
 
-Control                               raised by a task function to say how it ends; not errors
+Control                               raised by a task function to decide how its attempt ends; not errors
 ├── RetryAfter, Snooze, Discard, Cancel
 """
 
@@ -38,7 +38,7 @@ class SynergonError(Exception):
 
 
 class ConfigurationError(SynergonError, ValueError):
-    """A mistake in code or settings, raised where it is made."""
+    """A mistake in code or settings. It is raised where the mistake is made."""
 
 
 class OptionError(ConfigurationError):
@@ -66,11 +66,11 @@ class StoreUnavailable(StoreError):
 
 
 class DataRejected(StoreError):
-    """The store rejects a value, and would reject it again."""
+    """The store rejects a value, and would always reject it."""
 
 
 class SchemaError(StoreError):
-    """The database's schema is missing, older or newer than this code."""
+    """The database's schema is missing, or older or newer than this code needs."""
 
 
 class TaskError(SynergonError):
@@ -86,11 +86,11 @@ class TaskNotFound(TaskError):
 
 
 class TaskDeleted(TaskError):
-    """The awaited task was deleted, or its history was pruned before it was read."""
+    """The task for which a caller waits was deleted, or its history was pruned before it was read."""
 
     @classmethod
     def of(cls, task_id: int) -> Self:
-        """The error with the possible causes, because a deleted task leaves no record."""
+        """The error for this task, with all possible causes in its message: a deleted task leaves no record."""
         return cls(
             f"task {task_id} does not exist: it was deleted, or it has ended and its history was kept no longer "
             "(see Retention)",
@@ -99,11 +99,11 @@ class TaskDeleted(TaskError):
 
 
 class KeyConflict(TaskError):
-    """A live task of this kind already holds the unique key; `task_id` is that task."""
+    """A live task of this kind holds the unique key. `task_id` is that task, or 0 for another task of this call."""
 
 
 class IllegalMove(TaskError):
-    """The task is in a state from which this change is not legal."""
+    """The state of the task does not allow this operation."""
 
 
 class FinalStateError(TaskError):
@@ -115,7 +115,7 @@ class FinalStateError(TaskError):
 
 
 class TaskFailed(FinalStateError):
-    """The task ended `failed`; `record.reason` and `record.errors` say why."""
+    """The task ended `failed`. `record.reason` and `record.errors` say why."""
 
 
 class TaskCancelled(FinalStateError):
@@ -128,7 +128,7 @@ class CommandsFailed(SynergonError):
     def __init__(self, message: str, results: dict[str, Any], errors: dict[str, TaskError]) -> None:
         super().__init__(message)
         self.results = results
-        """The results by address, of servers where the command succeeded."""
+        """The results by address, for the servers on which the command succeeded."""
         self.errors = errors
 
 
@@ -137,11 +137,11 @@ class EventsLost(SynergonError):
 
 
 class ResultTimeout(SynergonError, TimeoutError):
-    """The wait ended before the task did; the task continues."""
+    """The wait ended before the task did. The task continues."""
 
 
 class LeaseLost(SynergonError):
-    """This node id has no live lease, so nothing may be done in its name."""
+    """This node id has no live lease, so it may not claim."""
 
 
 class NotConnected(SynergonError):
@@ -149,7 +149,8 @@ class NotConnected(SynergonError):
 
 
 class Control(Exception):
-    """Raised by a task function to say how its attempt ends. Also found as a cause or inside an exception group."""
+    """Raised by a task function to decide how its attempt ends. It also takes effect as a cause of another exception,
+    or inside an exception group."""
 
 
 class RetryAfter(Control):

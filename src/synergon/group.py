@@ -34,7 +34,7 @@ class Group:
             Handle.of(engine, found, call.task_type) for call, found in zip(calls, opened.all_insertions, strict=True)
         ]
         self.then: Handle[Any] | None = handles.pop() if opened.then is not None else None
-        """The handle of the task that runs when all others have ended."""
+        """The handle of the task that runs when all others have ended. None if there is none."""
         self.handles: list[Handle[Any]] = handles
         """One handle for each call, in order."""
 
@@ -42,19 +42,19 @@ class Group:
         return f"<Group {self.id} {self.name!r} of {len(self.handles)} tasks>"
 
     async def status(self) -> GroupRecord:
-        """The current record of the group; TaskNotFound if it does not exist."""
+        """The current record of the group. Raises TaskNotFound if it does not exist."""
         (record,) = await self._engine.store.groups([self.id])
         if record is None:
             raise TaskNotFound(f"there is no group {self.id}: its tasks were deleted or pruned", self.id)
         return record
 
     async def counts(self) -> dict[State, int]:
-        """The number of its tasks in each state."""
+        """The number of the group's tasks in each state."""
         return dict.fromkeys(State, 0) | (await self.status()).counts
 
     async def wait(self, timeout: Duration | None = None) -> GroupRecord:
-        """Return the group when all of its tasks have ended, in whatever state. ResultTimeout after `timeout` (the
-        tasks continue)."""
+        """Wait until all tasks of the group have ended, in whatever state. Returns the record of the group. Raises
+        ResultTimeout after `timeout`; the tasks continue."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
@@ -77,8 +77,8 @@ class Group:
             return
 
     async def results(self, timeout: Duration | None = None) -> list[Any]:
-        """The results of the task functions, in the order of the calls, when all have ended. Raises for the first that
-        failed."""
+        """Wait until all tasks have ended, and return their results in the order of the calls. Raises the error of the
+        first one that did not succeed."""
         await self.wait(timeout)
         return [await handle.result() for handle in self.handles]
 

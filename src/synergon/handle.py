@@ -30,14 +30,14 @@ class Handle(Generic[Value]):
     ) -> None:
         self.id = task_id
         self.created = created
-        """False if a live task held the unique key: this is a handle of that task."""
+        """Whether a new task was stored. False if a live task held the unique key: this is a handle of that task."""
         self._engine = engine
         self._task_type = task_type
         self._is_ours = is_ours  # this engine has enqueued it, so its end is announced unasked
 
     @classmethod
     def of(cls, engine: Engine, inserted: Insertion, task_type: TaskType[..., ..., Any, Value] | None) -> Handle[Value]:
-        """The handle of an insertion. A task that existed before was enqueued elsewhere."""
+        """The handle of an insertion. If it was not newly created, another engine may have enqueued the task."""
         created = inserted.created
         return cls(engine, inserted.id, created=created, task_type=task_type, is_ours=created)
 
@@ -45,13 +45,13 @@ class Handle(Generic[Value]):
         return f"<Handle of task {self.id}>"
 
     async def status(self) -> TaskRecord:
-        """The current record of the task; TaskNotFound if it does not exist."""
+        """The current record of the task. Raises TaskNotFound if it does not exist."""
         return await self._engine.get(self.id)
 
     async def result(self, timeout: float | None = None) -> Value:
-        """The result of the task function, when the task has ended.
+        """Wait for the end of the task, and return the result of the task function.
 
-        Raises TaskFailed or TaskCancelled if it ended otherwise, TaskDeleted if it was deleted or its history was
+        Raises TaskFailed or TaskCancelled if the task did not succeed, TaskDeleted if it was deleted or its history was
         pruned, and ResultTimeout after `timeout` seconds (the task continues).
         """
         results = self._engine.results
@@ -63,7 +63,7 @@ class Handle(Generic[Value]):
         return await self._engine.cancel(self.id, why)
 
     async def explain(self) -> Explanation:
-        """Explain why the task waits on every node, how it runs, or how it ended."""
+        """Explain why the task waits, node by node, how it runs, or how it ended."""
         return await self._engine.explain(self.id)
 
     def result_sync(self, timeout: float | None = None) -> Value:

@@ -14,7 +14,7 @@ from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
-"""After this number of deaths of its process a task ends `failed` with the reason `crashed`."""
+"""After how many deaths of its process a task ends `failed` with the reason `crashed`."""
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
 DEFAULT_QUEUE: Final = "default"
@@ -24,14 +24,14 @@ HIGHEST_PRIORITY: Final = 2**63 - 1
 HIGHEST_FACTOR: Final = 1e9
 MOST_ATTEMPTS: Final = 2**31 - 1
 MOST_OF_ANYTHING: Final = 1e9
-"""The largest amount of a resource: processors, GPUs, licences."""
+"""The largest amount of a resource, in processors, GPUs or licences."""
 LONGEST_NAME: Final = 100
 """The longest name of a resource or label, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a task function may fail, and how long to wait between attempts.
+    """How often a task function may run, and how long to wait between attempts.
 
     The delay before attempt n + 1 is `first * factor ** (n - 1)`, at most `cap`, varied by `jitter` in both directions.
     `wait`, a function of the attempt number, replaces first, factor, cap and jitter.
@@ -59,7 +59,8 @@ class Retry:
             raise OptionError(f"Retry wait must be a function of the attempt number, got {self.wait!r}")
 
     def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """The delay in seconds after failed attempt `attempt` (1 is the first); never negative, and bounded."""
+        """The delay in seconds after the failed attempt with this number (1 is the first). Never negative, and
+        bounded."""
         if isinstance(attempt, bool) or not isinstance(attempt, int):
             raise OptionError(f"Retry delay takes the number of an attempt, got {attempt!r}")
         if self.wait is not None:
@@ -84,7 +85,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How many tasks may start in a given time, over the whole cluster: `Rate(10)` is ten per second, one every 100 ms;
+    """How many tasks may start in a given time, over all nodes. `Rate(10)` is ten per second, one every 100 ms.
     `Rate(10, per="1m", burst=5)` is ten per minute on average, and up to five at once after a pause."""
 
     count: int
@@ -106,8 +107,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """When a server backs off: after this number of failures in a row, for `backoff` seconds, twice as long each time
-    until a success, and at most `cap`. After a back-off the server gets one task at a time until one succeeds."""
+    """When a server backs off: after `failures` failures in a row, for `backoff` seconds. Each further back-off is
+    twice as long, at most `cap`, until a success. After a back-off the server gets one task at a time until a task
+    succeeds."""
 
     failures: int = 5
     backoff: Duration = 1.0
@@ -124,13 +126,13 @@ class Health:
 class Resources:
     """Amounts of resources: processors, memory, GPUs, and those that are named in `custom`.
 
-    As a `cost`, omitted ones are not used. As a node's `resources`, omitted ones are detected. Fractions are allowed;
-    they are exact to a millionth, rounded down.
+    In a `cost`, resources that are left out are not used. In a node's `resources`, they are detected. Fractions are
+    allowed; they are exact to a millionth, rounded down.
     """
 
     cpu: float | None = None
     ram: Size | None = None
-    """Bytes, or a size like "512MB" or "2GiB"."""
+    """The memory: bytes, or a size like "512MB" or "2GiB"."""
     gpu: float | None = None
     custom: Mapping[str, float] = field(default_factory=dict)
 
@@ -145,7 +147,8 @@ class Resources:
         self.amounts()
 
     def amounts(self) -> dict[str, int]:
-        """The integer amounts that are added and compared: bytes of memory, millionths of everything else."""
+        """The amounts as integers, which are added and compared exactly: bytes of memory, millionths of everything
+        else."""
         said = {name: value for name, value in (("cpu", self.cpu), ("gpu", self.gpu)) if value is not None}
         amounts = {name: _millionths(name, value) for name, value in (said | dict(self.custom)).items()}
         if self.ram is not None:
@@ -181,12 +184,12 @@ def _millionths(name: str, value: Any) -> int:
 
 
 ONCE: Final = Retry(attempts=1)
-"""The default policy: no retry."""
+"""The default policy: one attempt, no retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long final tasks remain in the history; `None` keeps them for ever."""
+    """How long final tasks remain in the history. `None` keeps them for ever."""
 
     succeeded: Duration | None = "7d"
     failed: Duration | None = "30d"

@@ -44,7 +44,7 @@ Value = TypeVar("Value")
 Around = TypeVar("Around", bound=Middleware)
 
 REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
-"""All task types of this process, by the module that registered them, the function's name and the kind."""
+"""All task types of this process. The key is the module that registered the type, the function's name and the kind."""
 
 INJECTED: Final[frozenset[type]] = frozenset({Context, Server})
 DEFAULT_PLACEMENT: Final = Placement()
@@ -69,7 +69,7 @@ class Call(Generic[Value]):
         self.placement = placement
         self.task_type = task_type
         self.limit_key = limit_key
-        """The key of its key queue, if its kind has key queues."""
+        """The key of the call's key queue. None if its kind has no key queues."""
         self.key = key
         """The unique key that its kind has made of the arguments."""
 
@@ -77,15 +77,15 @@ class Call(Generic[Value]):
         return f"<Call of {self.kind} {self.payload.decode()}>"
 
     def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
-        """A copy of the call with these options, which replace all that it had."""
+        """A copy of the call with these options. They replace all options that the call had."""
         placement = make_placement(options, f"with_options of {self.kind!r}", has_key=self.key is not None)
         if self.task_type is not None:
             self.task_type.check_placement(placement)
         return Call(self.kind, self.payload, placement, self.task_type, self.limit_key, self.key)
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
-        """The record for the store, with the options of the call completed by those of the kind. `origin` is notified
-        of the end."""
+        """The record for the store, with the options of the call completed by those of the kind. `origin` is the engine
+        that is notified of the task's end."""
         placement, task_type = self.placement, self.task_type
         policy = task_type.policy if task_type is not None else None
         if placement is DEFAULT_PLACEMENT and task_type is not None and policy is not None:  # the usual case
@@ -145,7 +145,7 @@ class Call(Generic[Value]):
 
 
 class Enqueueable(Generic[Parameters, Value]):
-    """The common base of task types with and without options. Takes the arguments of the function itself."""
+    """The common base of task types with and without options. Its methods take the arguments of the task function."""
 
     _task_type: TaskType[..., Parameters, Any, Value]
     _placement: Placement
@@ -161,7 +161,7 @@ class Enqueueable(Generic[Parameters, Value]):
         return self._task_type.engine.logger
 
     def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
-        """Bind and check the arguments. PayloadError if they do not match."""
+        """Bind and check the arguments. Raises PayloadError if they do not match the signature."""
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
@@ -176,7 +176,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     @coroutine_function
     def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
-        """Store the call. Returns when it is durable."""
+        """Store the call as a task. Returns when it is durable."""
         # Like @must_await, but arguments are passed once: this is called most often.
         if _get_running_loop() is None:
             raise no_loop(self, "enqueue", "enqueue_sync")
@@ -184,7 +184,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     @must_await(sync="enqueue_sync")
     async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
-        """`enqueue` under the name that other task queues use. (The option for a delay is `delay`, too.)"""
+        """`enqueue`, under the name that other task queues use. (The option for a delay is also called `delay`.)"""
         return await self._enqueue(args, kwargs)
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Value]:
@@ -196,7 +196,8 @@ class Enqueueable(Generic[Parameters, Value]):
 
     @must_await(sync="enqueue_many_sync")
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
-        """Store one task per entry, all or none: a tuple of positional arguments, or a dict of named ones."""
+        """Store one task per entry, all or none. An entry is a tuple of positional arguments, or a dict of named
+        ones."""
         calls = await made_in_chunks(self._bind_entry, list(arguments))
         return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
 
@@ -211,7 +212,7 @@ class Enqueueable(Generic[Parameters, Value]):
         return cast("list[Handle[Value]]", self._task_type.engine.enqueue_sync(calls))
 
     def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
-        """This task type with other options, for calls that are made through the returned object."""
+        """This task type with these options. They apply to calls that are made through the returned object."""
         has_key = self._task_type.unique_key is not None
         where = f"with_options of {self._task_type.kind!r}"
         return Configured(self._task_type, make_placement(options, where, has_key=has_key))
@@ -227,7 +228,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
 
 class Configured(Enqueueable[Parameters, Value]):
-    """A task type with options of its own."""
+    """A task type with options for its calls."""
 
     def __init__(self, task_type: TaskType[..., Parameters, Any, Value], placement: Placement) -> None:
         self._task_type = task_type
@@ -236,15 +237,15 @@ class Configured(Enqueueable[Parameters, Value]):
 
     @property
     def name_in_code(self) -> str:
-        """The name in the user's code, for messages."""
+        """The expression for this object in the user's code, for messages."""
         return f"{self._task_type.name_in_code}.with_options(...)"
 
 
 class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returned, Value]):
-    """A registered function and its policy. It remains a plain callable.
+    """A registered function and its policy. The function remains callable.
 
-    For type checkers: it is called with `Full` and returns `Returned`, like the function itself; it is enqueued with
-    `Parameters`, which omits a leading Context, and its result is a `Value`.
+    For type checkers: the type is called with `Full` and returns `Returned`, like the function itself. It is enqueued
+    with `Parameters`, which omits a leading Context, and its result is a `Value`.
     """
 
     __name__: str
@@ -264,7 +265,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.engine = engine
         self.function = function
         self.registered_in = registered_in or getattr(function, "__module__", "")
-        """The module whose import registers the kind; a child process imports it."""
+        """The module whose import registers the kind. A child process imports it."""
         self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
         self.is_coroutine = inspect.iscoroutinefunction(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -273,7 +274,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             options, f"@task of {self.kind!r}", is_coroutine=self.is_coroutine, default_retry=ONCE
         )
         self.provider = provider
-        """The provider on whose servers it runs."""
+        """The provider on whose servers tasks of this kind run. None if they need no server."""
         self.is_command = is_command
         self.signature = Signature(function, self.kind, INJECTED)
         if provider is None and Server in self.signature.injected.values():
@@ -294,21 +295,22 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         if self.policy.title is not None:
             self.title_template(self.policy.title)
         self.limits = self._limits()
-        """The limits whose permits a task of this kind holds while it runs."""
+        """The limits of which a task of this kind holds a permit while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
-        """Whether limits or servers bound how many tasks of this kind may run."""
+        """Whether limits, servers or key queues bound how many tasks of this kind may run."""
         self.requirements = self.policy.requirements
         self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
-        """The text of the requirements in the rows of its tasks, unless a call overrides them."""
+        """The requirements as text, for the rows of tasks whose call does not override them."""
         self.weight = with_process(self.requirements, is_process=self.policy.runs_in == "process")
-        """The requirements of such a task, including a child process."""
+        """The requirements of tasks that have none of their own; they include a child process if the kind runs in
+        one."""
         self.acceptor: Acceptor | None = None
-        """The `can_accept` function, which is asked before a task is claimed."""
+        """The `can_accept` function, which is called before a task is claimed. None if there is none."""
         self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
-        """The hooks, those of the provider first."""
+        """The hooks. Those of the provider come first."""
         self._middlewares = list(self.policy.middleware)
         self.around: tuple[Middleware, ...] = ()
-        """The middleware, the outermost first."""
+        """All middleware of the kind. The outermost comes first."""
         self.wrap_again()
         if self.policy.runs_in == "process":
             self.check_importable()
@@ -330,8 +332,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     @property
     def when_idle(self) -> WhenIdle:
-        """Call a function when a node could start tasks of this kind and none is ready; it may enqueue any number of
-        them. With or without options: `every` (5 seconds) and `timeout`."""
+        """The decorator that registers an idle hook: a function that is called when a node could start a task of this
+        kind and none is ready. It may enqueue any number of tasks. With or without options: `every` (5 seconds) and
+        `timeout`."""
         return registrar(self.engine, self.kind)
 
     @overload
@@ -347,9 +350,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         holds_for: Duration = DEFAULT_HOLDS_SECONDS,
         timeout: Duration = DEFAULT_TIMEOUT_SECONDS,
     ) -> Any:
-        """Let a function decide which tasks of this kind a node takes. It gets a list of `Candidate`, in claim order,
-        and returns those that it accepts, or their ids; the others remain for other nodes. An answer holds for
-        `holds_for`; a function that raises, or takes longer than `timeout`, has rejected them."""
+        """Let a function decide which tasks of this kind a node takes. It gets a list of `Candidate` in claim order,
+        and returns those that it accepts, or their ids. The others remain for other nodes. An answer holds for
+        `holds_for`. If the function raises, or takes longer than `timeout`, the candidates are rejected."""
         if function is None:
             return partial(self.can_accept, holds_for=holds_for, timeout=timeout)
         if self.acceptor is not None:
@@ -360,18 +363,18 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         return function
 
     def middleware(self, function: Around) -> Around:
-        """Add a function around the task function of this kind: `async def around(ctx, call_next)`. Middleware of the
-        engine, and earlier middleware of the kind, is outside of it."""
+        """Add middleware around the task function of this kind: `async def around(ctx, call_next)`. Middleware of the
+        engine, and earlier middleware of the kind, is outside it."""
         self._middlewares.append(check_middleware(function, f"middleware of {self.kind!r}"))
         self.wrap_again()
         return function
 
     def wrap_again(self) -> None:
-        """Rebuild the chain after middleware was added."""
+        """Rebuild the chain of middleware after some was added."""
         self.around = (*self.engine.middlewares, *self._middlewares)
 
     def check_placement(self, placement: Placement) -> None:
-        """Raise for options that this kind does not support."""
+        """Raise OptionError or ConfigurationError for options that this kind does not support."""
         self.requirements_for(placement)
         if placement.title is not None:
             self.title_template(placement.title)
@@ -384,7 +387,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
 
     def title_template(self, title: str) -> ArgumentTemplate:
-        """What makes titles of arguments; OptionError if the template names what is no argument."""
+        """The template that makes titles from arguments. Raises OptionError if it names something that is no
+        argument."""
         arguments = {name: self.signature.parameters[name] for name in self.signature.names}
         return ArgumentTemplate(title, arguments, f"title of task {self.kind!r}")
 
@@ -401,11 +405,11 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     @property
     def location(self) -> tuple[str, str]:
-        """Module and qualified name, by which a child process imports the function."""
+        """The module and qualified name by which a child process imports the function."""
         return self.function.__module__, self.function.__qualname__
 
     def why_not_importable(self) -> str | None:
-        """Why a child process cannot import the function; None if it can."""
+        """Why a child process cannot import the function. None if it can."""
         module, name = self.location
         if "<locals>" in name or "<lambda>" in name:
             return f"{name} is defined inside a function"
@@ -414,7 +418,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         return None
 
     def check_importable(self) -> None:
-        """Raise for a function that a child process cannot import."""
+        """Raise ConfigurationError if a child process cannot import the function."""
         reason = self.why_not_importable()
         if reason is not None:
             raise ConfigurationError(
@@ -434,7 +438,7 @@ def check_kind(name: Any) -> str:
 
 
 def call_by_name(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
-    """A call of a kind whose function is not registered here; its arguments are checked where it runs."""
+    """Make a call of a kind whose function is not registered here. Its arguments are checked where it runs."""
     if args:
         raise PayloadError(
             f"the function of kind {kind!r} is not known here, so name its arguments: {kind}(name=value)"

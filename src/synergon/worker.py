@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 STOP_MARK_SECONDS: Final = 1.0
-"""How long a second signal waits until the node's row is marked as stopping."""
+"""After a second signal: how many seconds at most the worker waits until the node's row is marked as stopping."""
 
 
 class Worker:
-    """Connects the engine if necessary, starts a node, and stops it in order at the end."""
+    """Connects the engine if necessary and starts a node; at the end, stops the node in order."""
 
     def __init__(self, engine: Engine, settings: Settings, *, drain: bool) -> None:
         self._engine = engine
@@ -44,12 +44,13 @@ class Worker:
 
     @property
     def node(self) -> Node | None:
-        """The node, while there is one."""
+        """The node. None while there is none."""
         return self._engine.node
 
     @property
     def may_wait(self) -> bool:
-        """Whether to wait for the store: a server may start later, but a file that cannot be used is an error."""
+        """Whether to wait for the store: a database server may start later, but a file that cannot be used is an
+        error."""
         return open_store(self._settings.url).capabilities.remote
 
     async def __aenter__(self) -> Node:
@@ -73,7 +74,8 @@ class Worker:
 
 
 async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = False) -> Node:
-    """Start a node on a connected engine. `may_exit` says that the process belongs to the node and ends with it."""
+    """Start a node on a connected engine. `may_exit`: the process belongs to the node, and may exit when the node
+    stops."""
     connection = engine.connection
     if connection.node is not None:
         raise OptionError("this engine already runs a node; make another Engine for a second one")
@@ -108,8 +110,9 @@ async def run_until_stopped(worker: Worker) -> int:
     """Run a node until a signal, `engine.stop()` or an operator action, or, with `drain`, until no task is left.
     Returns the exit code.
 
-    The first signal stops in order; the second ends the process at once. An attempt that does not end in time is handed
-    back, and the process exits, because nothing else can end a thread or a hook that ignores its cancellation.
+    The first signal stops the node in order; the second ends the process at once. An attempt that does not end in time
+    is handed back, and the process exits, because nothing else can end a thread, or a hook that ignores its
+    cancellation.
     """
     stop = asyncio.Event()
     worker.may_exit = True
@@ -133,8 +136,8 @@ async def run_until_stopped(worker: Worker) -> int:
 
 
 async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:
-    """Start the node as soon as the server is available; None if it was stopped before. Errors that waiting does not
-    fix are raised: a wrong password, a missing database or privilege, another schema version, a bad path."""
+    """Start the node as soon as the store is available. None if it was stopped before that. Errors that waiting does
+    not fix are raised: a wrong password, a missing database or privilege, another schema version, a bad path."""
     failures, said = 0, ""
     while not stop.is_set():
         try:

@@ -1,1 +1,1 @@
-"""The command line `synergon`: one module per group of commands. It contains no rules about tasks."""
+"""The command line `synergon`, with one module per group of commands. It contains no rules about tasks."""

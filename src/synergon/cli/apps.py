@@ -1,4 +1,4 @@
-"""Loads the engine that `module:attribute` names; errors suggest what may have been meant."""
+"""Loads the engine that `module:attribute` names. Errors suggest what may have been meant."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _broken(name: str, error: BaseException) -> ConfigurationError:
 
 
 def _where(error: BaseException) -> str:
-    """File and line of the innermost frame that is in the user's own files."""
+    """The file and line of the innermost frame that is in the user's own files, as a prefix for a message. Empty if
+    there is none."""
     folder = Path.cwd()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

@@ -1,8 +1,8 @@
 """`synergon bench`: measures a store on this machine through the public API.
 
-In a given store the bench uses a queue and kinds of its own, and deletes its tasks at the end. Without one it uses a
-file in the current folder and removes it. It does not use the system's temporary folder, which is often in memory,
-where commits cost nothing.
+In a given store, the bench uses a queue and kinds of its own, and deletes its tasks at the end. Without a given store,
+it uses a file in the current folder, and removes it. It does not use the system's temporary folder, which is often in
+memory, where commits cost nothing.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ PRODUCERS: Final = 64
 LATENCY_SAMPLES: Final = 200
 
 CHUNK: Final = 1000
-"""Number of tasks of one bulk enqueue or deletion."""
+"""The number of tasks in one bulk enqueue or deletion."""
 
 IDLE_SECONDS: Final = 0.005
-"""Pause between two samples of latency, so that each finds an idle node."""
+"""The pause between two samples of latency, so that each sample is taken on an idle node."""
 
 POLL_SECONDS: Final = 0.001
 PATIENCE_SECONDS: Final = 600.0
-"""A task that has not run after this long counts as lost."""
+"""A task that has not run after this many seconds counts as lost."""
 
 NumberTask = TaskType[[int], [int], Any, Any]
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Median and 99th percentile of durations, in milliseconds."""
+    """The median and the 99th percentile of durations, in milliseconds."""
 
     p50: float
     p99: float
@@ -66,7 +66,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     drain_per_second: float
     start_latency_ms: Percentiles
     succeeded: int
-    """Number of succeeded tasks in the history; equals the number of enqueued tasks."""
+    """The number of succeeded tasks in the history. It equals the number of enqueued tasks."""
 
 
 async def echo(number: int) -> int:
@@ -83,7 +83,7 @@ class Bench:
         self.ids: list[int] = []
         """The ids of all tasks that were enqueued."""
         self.started_at: dict[int, float] = {}
-        """When each `stamped` task started, by its number."""
+        """When the function of each `stamped` task started, by the number that it was given."""
         self.on_loop = self.task("loop", echo)
         self.stamped = self.task("stamped", self._stamp)
 
@@ -110,7 +110,7 @@ class Bench:
         self.ids.clear()
 
     async def count(self, states: Iterable[State], task: NumberTask | None = None) -> int:
-        """Number of tasks of this bench, or of one of its kinds, in these states."""
+        """The number of tasks of this bench, or of one of its kinds, in these states."""
         kinds = self.engine.kinds if task is None else {task.kind}
         counts = await self.engine.store.counts()
         return sum(number for (_, kind, state), number in counts.items() if kind in kinds and state in states)
@@ -118,7 +118,7 @@ class Bench:
     # ------------------------------------------------------------ measures
 
     async def enqueue_in_bulk(self, task: NumberTask, tasks: int) -> float:
-        """Tasks per second, enqueued in lists of CHUNK."""
+        """Enqueue tasks in lists of CHUNK. Returns tasks per second."""
         began = perf_counter()
         for first in range(0, tasks, CHUNK):
             handles = await task.enqueue_many((number,) for number in range(first, min(first + CHUNK, tasks)))
@@ -126,7 +126,8 @@ class Bench:
         return tasks / (perf_counter() - began)
 
     async def enqueue_concurrently(self, task: NumberTask, tasks: int) -> tuple[float, Percentiles]:
-        """Tasks per second from many producers that each await every enqueue, and the durations of these."""
+        """Enqueue tasks from many producers, each of which awaits every enqueue. Returns tasks per second, and the
+        durations."""
         durations: list[float] = []
 
         async def produce(first: int) -> None:
@@ -141,7 +142,8 @@ class Bench:
         return tasks / (perf_counter() - began), Percentiles.of(durations)
 
     async def drain(self, task: NumberTask) -> float:
-        """Tasks per second of a node, from its start until all waiting tasks have ended. `task` was enqueued last."""
+        """Run all waiting tasks on a node. Returns tasks per second, from the start of the node to the end of the last
+        task. `task` must have been enqueued last."""
         waiting = await self.count(LIVE)
         began = perf_counter()
         async with self.engine.worker():
@@ -152,7 +154,8 @@ class Bench:
             return waiting / (perf_counter() - began)
 
     async def start_latencies(self, samples: int) -> list[float]:
-        """Seconds from the call of enqueue to the start of the task function, one at a time on an idle node."""
+        """The seconds from the call of enqueue to the start of the task function, measured one task at a time on an
+        idle node."""
         latencies = []
         async with self.engine.worker():
             for number in range(samples):

@@ -1,4 +1,4 @@
-"""Helpers for command groups that can be called without a command: `synergon limits` is `synergon limits list`."""
+"""Helpers for command groups that can be called without a command: `synergon limits` means `synergon limits list`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from synergon.errors import OptionError
 
 
 def has_no_subcommand(context: typer.Context, *, has_options: bool) -> bool:
-    """Whether the group was called without a command. Raises for options before a command: they would be ignored."""
+    """Whether the group was called without a command. Raises OptionError for options before a command, which would be
+    ignored."""
     if context.invoked_subcommand is None:
         return True
     if has_options:
@@ -28,7 +29,7 @@ def number_or_none(value: str, what: str) -> int | None:
 
 
 def shown_limit(value: int | None) -> str:
-    """A limit as text: its number, "closed" for 0, or "none"."""
+    """A limit as text: its number, "closed" for 0, or "none" for None."""
     if value is None:
         return "none"
     return str(value) if value else "closed"

@@ -1,8 +1,8 @@
 """Finds the database of a command, and connects to it.
 
 The command line (`--app`, `--url`) takes precedence over `$SYNERGON_APP` and `$SYNERGON_URL`, and these over
-`[tool.synergon]` in ./pyproject.toml. Commands never create a database or tables, except `migrate` and `worker`: a
-misspelt path is an error, not an empty list.
+`[tool.synergon]` in ./pyproject.toml. No command but `migrate` and `worker` creates a database or tables: a misspelt
+path is an error, not an empty list.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, for p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An engine on the database of the command, and how it was chosen."""
+    """An engine on the database of the command, and the source that named it."""
 
     engine: Engine
     app: str | None
@@ -45,7 +45,7 @@ class Target:
 
 
 def use_pyproject() -> dict[str, Any]:
-    """Let engines read ./pyproject.toml, if there is one; return its section [tool.synergon]."""
+    """Make engines read ./pyproject.toml, if there is one. Returns its section [tool.synergon]."""
     if not PYPROJECT.is_file():
         return {}
     settings.use_pyproject(PYPROJECT)
@@ -53,7 +53,7 @@ def use_pyproject() -> dict[str, Any]:
 
 
 def find_app(given: str | None) -> tuple[str, str] | None:
-    """The app to import, and the source that names it."""
+    """The app to import, and the source that names it. None if no source does."""
     pyproject = use_pyproject()
     if given is not None:
         return given, "command line"
@@ -86,12 +86,12 @@ def _by_url(url: str) -> Target:
 
 
 def store_of(engine: Engine) -> Store:
-    """The engine's store, not connected."""
+    """A store for the engine's URL, not connected."""
     return open_store(engine.settings.url)
 
 
 def require_shared_store(engine: Engine, what: str) -> None:
-    """Raise for a store that other processes cannot open."""
+    """Raise NotAvailable if other processes cannot open the store. `what` is the subject of the message."""
     if not store_of(engine).capabilities.shared:
         raise NotAvailable(
             f"{what} cannot use {engine.settings.url}: it is in the memory of one process; use sqlite:///app.db"
@@ -100,7 +100,7 @@ def require_shared_store(engine: Engine, what: str) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(app: str | None, url: str | None) -> AsyncIterator[Engine]:
-    """A connected engine on the database of the command, which must exist."""
+    """A connected engine on the database of the command. Raises if the database does not exist."""
     target = find_target(app, url)
     require_shared_store(target.engine, "the command line")
     await _require_schema(target)

@@ -1,4 +1,4 @@
-"""The checks of `synergon doctor`. They are read-only: a database is neither created nor migrated."""
+"""The checks of `synergon doctor`. They change nothing: a database is neither created nor migrated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Finding(Record, frozen=True, kw_only=True):
 
 
 class SettingInForce(Record, frozen=True, kw_only=True):
-    """A setting and its source."""
+    """The value of a setting, and its source."""
 
     value: Any
     source: str
@@ -61,7 +61,7 @@ class KindFacts(Record, frozen=True, kw_only=True):
     runs_in: str
     attempts: int
     timeout: float | None
-    """In seconds; None means no timeout."""
+    """The timeout in seconds. None means no timeout."""
     function: str
 
 
@@ -82,12 +82,12 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     disk_free_bytes: int | None = None
     settings: dict[str, SettingInForce]
     kinds: tuple[KindFacts, ...] | None = None
-    """None: no app was given."""
+    """The registered kinds. None if no app was given."""
     nodes: tuple[NodeRecord, ...] = ()
 
 
 async def diagnose(target: Target) -> Diagnosis:
-    """Run all checks; a check that fails is reported as a problem."""
+    """Run all checks. A check that fails is reported as a problem."""
     engine = target.engine
     store = store_of(engine)
     facts: dict[str, Any] = {}
@@ -202,7 +202,7 @@ def _noun(store: Store) -> str:
 
 
 def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
-    """Problems of the folder and disk of a SQLite file."""
+    """Problems with the folder and disk of a SQLite file. Adds the free space to `facts`."""
     if not isinstance(store, SqliteStore) or not store.path.absolute().parent.is_dir():
         return
     folder = store.path.absolute().parent
@@ -229,7 +229,7 @@ def disk_problems(store: Store, facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _readable_files(path: Path) -> Iterator[Finding]:
-    """A SQLite file, or one that SQLite keeps beside it, that every user of the host can read or write."""
+    """Problems with files of a SQLite database that every user of the host can read or write."""
     if os.name != "posix":  # elsewhere the mode says nothing about other users
         return
     for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
@@ -283,8 +283,8 @@ def _unsafe_settings(store: dict[str, str]) -> Iterator[Finding]:
 
 
 async def clock_ahead(store: Store) -> float:
-    """The smallest number of seconds by which the store's clock must be ahead of the host's, given that the answer may
-    have been made at any time between request and response."""
+    """By how many seconds the store's clock is certainly ahead of the host's; negative if it is behind. The answer may
+    have been made at any time between the request and its arrival, so the smallest possible difference is returned."""
     asked_at = time.time()
     now = await store.now() / 1_000_000
     return max(now - time.time(), 0.0) + min(now - asked_at, 0.0)
@@ -310,7 +310,7 @@ def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
 def _unclaimable_tasks(
     counts: dict[tuple[str, str, State], int], nodes: Sequence[NodeRecord], queues: Sequence[QueueRecord]
 ) -> Iterator[Finding]:
-    """Ready tasks that no live node would claim."""
+    """Problems with ready tasks that no live node would claim."""
     paused = {queue.name for queue in queues if queue.is_paused}
     live = [node for node in nodes if is_alive(node)]
     for (queue, kind, state), number in sorted(counts.items()):

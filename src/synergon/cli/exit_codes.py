@@ -1,4 +1,4 @@
-"""Exit codes of the command line, and the error that leads to each."""
+"""The exit codes of the command line, and which error leads to which code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USAGE: Final = 2
 UNAVAILABLE: Final = 3
 RESTART: Final = RESTART_EXIT_CODE
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as in shells."""
+"""128 + the number of SIGINT, as in shells."""
 
 MEANINGS: Final = """\b
 Exit codes:

@@ -22,15 +22,15 @@ class Level(StrEnum):
 
 
 class PrintableFormatter(logging.Formatter):
-    """Lines as they may reach a terminal, whoever logs."""
+    """A formatter that escapes control characters, whatever logger made the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text; a traceback keeps its lines."""
+        """The record as text, with control characters escaped. A traceback keeps its line breaks."""
         return printable(super().format(record), lines=True)
 
 
 def configure(level: Level, node: str) -> None:
-    """Log to stderr. Call it after the import of the app: handlers that the app has installed are kept instead."""
+    """Log to stderr, unless the app has installed handlers. Called after the app was imported."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger("synergon").setLevel(number)
     root = logging.getLogger()

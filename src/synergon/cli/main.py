@@ -1,4 +1,5 @@
-"""The entry point of the command line: builds the tree of commands, and turns errors into one line and an exit code."""
+"""The entry point of the command line. It builds the tree of commands, and converts each error to one line and an exit
+code."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from synergon.cli.output import is_debugging, print_error, print_line, print_lin
 from synergon.errors import NotAvailable, SynergonError
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""Typer does not export it, and its module depends on Typer's version."""
+"""Typer's class of usage errors. Typer does not export it, and its module depends on Typer's version."""
 
 COMMAND_ORDER: Final = (
     "worker",
@@ -51,7 +52,7 @@ class OrderedGroup(TyperGroup):
     """Lists the commands in the order in which users need them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands, those of COMMAND_ORDER first."""
+        """The names of the commands, in the order of COMMAND_ORDER; others follow."""
         positions = {name: position for position, name in enumerate(COMMAND_ORDER)}
         return sorted(super().list_commands(ctx), key=lambda name: positions.get(name, len(positions)))
 
@@ -100,7 +101,7 @@ for name in planned_commands.NAMES:
 
 
 def _load(module: str, command: str) -> ModuleType:
-    """Import the module of a command when the command is used, not before."""
+    """Import the module of a command when the command is used. Raises NotAvailable if the module is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. Every error is one line on stderr."""
+    """Run one command, and return its exit code. Every error is printed as one line on stderr."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="synergon", standalone_mode=False)
     except UsageError as error:

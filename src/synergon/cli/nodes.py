@@ -25,10 +25,10 @@ from synergon.options.store_urls import shown
 
 WIDE_COLUMNS: Final = 120
 WIDE_HEADINGS: Final = ("id", "address", "version")
-"""Columns for wide terminals only; --json has all."""
+"""Columns that only wide terminals show. `--json` has all."""
 
 DEPARTURE_TEXTS: Final = {"drain": "draining", "restart": "restarting"}
-"""The status of a node that stops when its running tasks have ended."""
+"""The text for the status of a node that stops when its running tasks have ended."""
 
 AllOption = Annotated[bool, typer.Option("--all", help="Also list engines that run no tasks and wait for results.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True)]
@@ -44,32 +44,32 @@ class NodeRow(Record, frozen=True, kw_only=True):
     host: str
     pid: int
     is_alive: bool
-    """Its lease is valid and, if it is on this host, its process exists."""
+    """Whether the lease is live and, if the node is on this host, its process exists."""
     runs_tasks: bool
-    """False for an engine that only waits for results."""
+    """Whether the engine runs tasks. False for one that only waits for results."""
     kinds: tuple[str, ...]
     queues: tuple[str, ...] | None
-    """None: all queues."""
+    """The queues that the node serves. None means all queues."""
     concurrency: int
     running: int
-    """Tasks that run there by the store; those of a dead node are about to be taken back."""
+    """The number of tasks that run on the node, according to the store. Those of a dead node are about to be reaped."""
     free: int
-    """Free slots; 0 for a dead or cordoned node."""
+    """The number of free slots. 0 for a dead or cordoned node."""
     is_cordoned: bool
-    """It starts no new tasks."""
+    """Whether the node starts no new tasks."""
     cordoned_at: datetime | None
     departure: str | None
-    """`drain` or `restart` if it stops when its running tasks have ended."""
+    """`drain` or `restart`, if the node stops when its running tasks have ended. None otherwise."""
     address: str | None
-    """The address for peers; None if they cannot reach it."""
+    """The address for peers. None if peers cannot reach the node."""
     version: str
     registered_at: datetime
     lease_remaining: float
-    """Seconds by the store's clock; negative after the lease has expired."""
+    """The seconds until the lease ends, by the store's clock. Negative after it has ended."""
     state: NodeStatus
-    """The status that it published last."""
+    """The status that the node published last."""
     state_age: float
-    """Age of that status in seconds by the store's clock."""
+    """The age of that status in seconds, by the store's clock."""
 
 
 @commands.callback()
@@ -201,7 +201,7 @@ def _row(node: NodeRecord, running: int) -> NodeRow:
 
 
 def is_alive(node: NodeRecord) -> bool:
-    """Whether its lease is valid and, if it is on this host, its process exists."""
+    """Whether the lease of the node is live and, if the node is on this host, its process exists."""
     return node.lease_remaining > 0 and not is_gone(node.process)
 
 

@@ -1,6 +1,6 @@
-"""Output of the command line: tables and sentences for people, or JSON only for programs.
+"""Output of the command line: tables and sentences for people, or JSON for programs.
 
-Results go to stdout; errors, warnings and progress go to stderr. Colours are used on a terminal only. Text from the
+Results go to stdout; errors, warnings and progress go to stderr. Colours are used only on a terminal. Text from the
 database is never interpreted as markup, and its control characters are escaped.
 """
 
@@ -43,12 +43,12 @@ stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
 
 
 def print_line(line: str | Text = "") -> None:
-    """Print a line on stdout, without wrapping: the terminal does that better."""
+    """Print a line on stdout. It is not wrapped, because the terminal does that."""
     console.print(_one_line(line), soft_wrap=True)
 
 
 def print_lines(text: str) -> None:
-    """Print text that may have several lines."""
+    """Print text that may have several lines on stdout, with control characters escaped."""
     console.print(Text(printable(text, lines=True)), soft_wrap=True)
 
 
@@ -64,7 +64,7 @@ def print_error(message: str) -> None:
 
 
 def _one_line(text: str | Text) -> Text:
-    """As it may reach a terminal, on one line."""
+    """The text on one line, with control characters escaped."""
     if isinstance(text, str):
         return Text(printable(text))
     safe = printable(text.plain)
@@ -74,15 +74,15 @@ def _one_line(text: str | Text) -> Text:
 
 
 class PrintableTable(Table):
-    """A table whose cells are text on one line each."""
+    """A table in whose cells control characters are escaped."""
 
     def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
-        """Add a row, as it may reach a terminal."""
+        """Add a row. Control characters in its cells are escaped."""
         super().add_row(*(_one_line(cell) if isinstance(cell, str | Text) else cell for cell in cells), **settings)
 
 
 def is_debugging() -> bool:
-    """Whether SYNERGON_DEBUG asks for tracebacks."""
+    """Whether the variable SYNERGON_DEBUG is set, so that tracebacks are printed."""
     return os.environ.get("SYNERGON_DEBUG", "") not in ("", "0")
 
 
@@ -109,7 +109,7 @@ def _write(document: bytes) -> None:
 
 
 def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool, nothing: str) -> None:
-    """Print records as JSON lines or as a table; without records print the text `nothing`."""
+    """Print records as JSON lines or as a table. Without records, the table is replaced by the text `nothing`."""
     if as_json:
         write_json_lines(found)
     elif found:
@@ -119,8 +119,8 @@ def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool
 
 
 def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:
-    """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal the columns in `elastic` (see
-    `short`) shrink, the widest first, and the others keep their width."""
+    """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal, the columns in `elastic`
+    (see `short`) shrink, the widest first; the others keep their width."""
     table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     right, shrinking = set(numbers), set(elastic)
     for heading in headings:
@@ -129,12 +129,12 @@ def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str
 
 
 def short(text: str) -> Text:
-    """A cell of an elastic column: truncated rather than wrapped."""
+    """A cell of an elastic column. It is truncated, not wrapped."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def new_facts() -> Table:
-    """A table with names on the left and values on the right; long values are wrapped."""
+    """A table with names on the left and values on the right. Long values are wrapped."""
     table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -191,7 +191,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def new_progress() -> Progress:
-    """A progress bar on stderr that is removed at the end; disabled if stderr is not a terminal."""
+    """A progress bar on stderr, which is removed at the end. It is not shown if stderr is not a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(

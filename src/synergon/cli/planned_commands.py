@@ -1,4 +1,5 @@
-"""Commands that are planned but not available yet. They fail with a clear message instead of "no such command"."""
+"""Commands that are planned but not available yet. They fail with a message of their own, not with "no such
+command"."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NAMES: Final = ("dashboard", "top")
 
 
 def add(commands: typer.Typer, name: str) -> None:
-    """Add a hidden command that fails, whatever arguments it gets."""
+    """Add a hidden command that fails, whatever its arguments."""
 
     def fail() -> None:
         raise NotAvailable(f"`synergon {name}` is not in this release of synergon")

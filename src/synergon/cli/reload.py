@@ -1,4 +1,4 @@
-"""File watcher of `--reload`: reports changes of Python files below the current folder."""
+"""The file watcher of `--reload`: reports changes of Python files below the current folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from synergon.errors import ConfigurationError
 
 
 def check_watchfiles() -> None:
-    """Raise if the package watchfiles is not installed."""
+    """Raise ConfigurationError if the package watchfiles is not installed."""
     try:
         import watchfiles  # noqa: F401
     except ImportError as error:
@@ -18,8 +18,8 @@ def check_watchfiles() -> None:
 
 
 async def watch(on_change: Callable[[Sequence[str]], None]) -> None:
-    """Call `on_change` with the changed files, until cancelled. Virtual environments, caches and version control are
-    ignored."""
+    """Call `on_change` with the changed files, until cancelled. Virtual environments, caches and folders of version
+    control are ignored."""
     from watchfiles import PythonFilter, awatch
 
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # the supervisor logs the changes itself

@@ -1,7 +1,8 @@
-"""Finds shortages that keep tasks waiting although nodes have capacity: no servers, back-offs, closed limits.
+"""Finds shortages that keep tasks waiting although nodes have capacity: pools without servers, back-offs, closed
+limits.
 
-Which kinds need a named limit or a provider is known from the app's code; without the app only what the store knows is
-reported.
+The app's code says which kinds need a named limit or a provider. Without the app, only shortages that the store knows
+are found.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from synergon.options.addresses import covers
 from synergon.task import AnyTask
 
 Shortage = tuple[str, str]
-"""The problem, and what to do about it."""
+"""The problem, and the advice what to do about it."""
 
 WAITING_STATES: Final = frozenset({State.READY, State.WAITING})
 
@@ -42,7 +43,7 @@ async def find_shortages(engine: Engine, counts: Mapping[tuple[str, str, State],
 
 
 def _empty_pools(engine: Engine, servers: Sequence[ServerRecord], waiting: Mapping[str, int]) -> Iterator[Shortage]:
-    """Pools without servers, or with closed servers only."""
+    """Pools that have no servers, or only closed ones."""
     names = {server.provider for server in servers} | set(engine.registry.providers)
     for name in sorted(names):
         pool = [server for server in servers if server.provider == name]

@@ -1,11 +1,12 @@
 """Supervisor: keeps worker processes running.
 
-A worker that dies is restarted with exponential back-off; a worker that was told to restart, at once; a worker that has
-drained or stopped gracefully is not restarted. If a configuration error keeps the first workers from starting, the
-supervisor gives up. With `--reload` a worker that could not start waits for a change of the code.
+A worker that dies is started again with exponential back-off. A worker that exits for a restart is started again at
+once. A worker that has drained or stopped gracefully is not started again. If a configuration error keeps the first
+workers from starting, the supervisor gives up. With `--reload`, a worker that could not start is started again after a
+change of the code.
 
-SIGINT and SIGTERM are passed on, and the supervisor ends after its last worker. A second signal is passed on too: the
-workers stop at once, and those that do not are killed. Workers are not in the terminal's process group, so Ctrl-C
+The supervisor forwards SIGINT and SIGTERM, and ends after its last worker. It forwards a second signal, too: the
+workers then stop at once, and those that do not are killed. Workers are not in the terminal's process group, so Ctrl-C
 reaches them once, through the supervisor. If the supervisor is killed, the workers notice it and stop gracefully.
 """
 
@@ -31,14 +32,14 @@ from synergon.node.processes.child_process import describe_end
 FIRST_PAUSE_SECONDS: Final = 0.2
 MAX_PAUSE_SECONDS: Final = 30.0
 HEALTHY_SECONDS: Final = 30.0
-"""After this lifetime of a worker the back-off starts again from the first pause."""
+"""If a worker has lived this many seconds, the next back-off starts again from the first pause."""
 
 KILL_SECONDS: Final = 2.0
-"""How long a worker may take to end after the second signal."""
+"""How many seconds a worker may take to end after the second signal."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_CODES: Final = frozenset(code for number in SIGNALS for code in (-number, 128 + number))
-"""Exit codes of a worker that was signalled before it had installed its handlers. It had no tasks yet."""
+"""Exit codes of a worker that got a signal before it had installed its handlers. It had no tasks yet."""
 
 PERMANENT_CODES: Final = frozenset({USAGE, UNAVAILABLE})
 """Exit codes for errors that a restart would not fix."""
@@ -50,7 +51,7 @@ printing(logger)
 def supervise(
     arguments: Sequence[str], processes: int, level: logs.Level, *, name: str | None, drain: bool, reload: bool
 ) -> int:
-    """Keep `processes` workers running until a signal, or until all have drained; return the exit code."""
+    """Keep `processes` workers running until a signal, or until all have drained. Returns the exit code."""
     if reload:
         check_watchfiles()
     logs.configure(level, "supervisor")
@@ -71,7 +72,7 @@ def _command(arguments: Sequence[str], name: str | None, number: int) -> list[st
 
 
 class Supervisor:
-    """Passes signals and code changes on to the workers, and waits for their end."""
+    """Forwards signals and code changes to the workers, and waits for their end."""
 
     def __init__(self, workers: Sequence[WorkerKeeper], *, reload: bool) -> None:
         self._workers = workers
@@ -80,7 +81,7 @@ class Supervisor:
         self._was_killed_by: signal.Signals | None = None
 
     async def run(self) -> int:
-        """Run until the last worker has ended; return the highest of their exit codes."""
+        """Run until the last worker has ended. Returns the highest exit code of the workers."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -139,7 +140,7 @@ class WorkerKeeper:
         self._was_signalled = False
         self._is_stopping = False
         self._wake = asyncio.Event()
-        """Ends a pause: the code has changed, or the supervisor stops."""
+        """Set to end a pause: the code has changed, or the supervisor stops."""
 
     @property
     def has_started(self) -> bool:
@@ -151,7 +152,7 @@ class WorkerKeeper:
         return self._link is not None and self._link.has_started
 
     async def run(self, has_any_started: Callable[[], bool]) -> int:
-        """Run until stopped, drained or given up; return the exit code of the last process."""
+        """Run worker processes until stopped, drained or given up. Returns the exit code of the last process."""
         failures = 0
         while True:
             self._wake.clear()
@@ -200,7 +201,7 @@ class WorkerKeeper:
                 self._has_ever_started = self.has_started  # read before the link is closed
 
     async def _pause(self, code: int, failures: int) -> None:
-        """Wait before the next start, until `_wake` is set at the latest."""
+        """Wait before the next start. Ends early when `_wake` is set."""
         if self._wake.is_set():
             return
         end = describe_end(code)
@@ -214,22 +215,23 @@ class WorkerKeeper:
             await asyncio.wait_for(self._wake.wait(), pause)
 
     def stop(self, number: signal.Signals) -> None:
-        """Pass the signal on, and start no more processes."""
+        """Forward the signal, and start no more processes."""
         self._is_stopping = True
         self._signal_once(number)
 
     def restart(self) -> None:
-        """Stop the process gracefully; the next one starts after it."""
+        """Stop the process gracefully. The next one starts after it."""
         self._signal_once(signal.SIGTERM)
 
     def stop_at_once(self, number: signal.Signals) -> None:
-        """Pass the second signal on, and kill the process after KILL_SECONDS. The delay lets the worker mark its row as
-        stopping, even if the first signal came only a moment ago."""
+        """Forward the second signal, and kill the process after KILL_SECONDS. In that time the worker can mark its row
+        as stopping, even if the first signal came only a moment ago."""
         self._send(number)
         asyncio.get_running_loop().call_later(KILL_SECONDS, self._send, signal.SIGKILL)
 
     def _signal_once(self, number: signal.Signals) -> None:
-        """Signal each process only once: a second signal would stop the worker at once."""
+        """End a pause, and signal the process unless it was signalled before: a second signal would stop the worker at
+        once."""
         self._wake.set()
         if not self._was_signalled:
             self._send(number)

@@ -1,6 +1,6 @@
 """The socket between a supervisor and one of its worker processes.
 
-The worker sends one byte when it has started. Each side notices the end of the other by the closed socket: when a
+The worker sends one byte when it has started. Each side notices the end of the other by the closed socket. If a
 supervisor is killed, its workers stop.
 """
 
@@ -27,7 +27,7 @@ class WorkerLink:
 
     @property
     def has_started(self) -> bool:
-        """Whether the worker has reported that it runs tasks; stays True after its end."""
+        """Whether the worker has reported that it runs tasks. Remains True after the end of the worker."""
         if not self._has_started:
             with contextlib.suppress(OSError):  # nothing received yet, or the socket is closed
                 self._has_started = self._end.recv(1) == HAS_STARTED
@@ -36,7 +36,7 @@ class WorkerLink:
 
 @contextmanager
 def open_link() -> Iterator[tuple[WorkerLink, socket.socket]]:
-    """Both ends. The supervisor must close the worker's end as soon as the worker has inherited it."""
+    """Open both ends of a socket. The supervisor must close the worker's end as soon as the worker has inherited it."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -44,7 +44,8 @@ def open_link() -> Iterator[tuple[WorkerLink, socket.socket]]:
 
 
 def connect_to_supervisor(fd: int) -> Callable[[], None]:
-    """In the worker: stop gracefully when the supervisor is gone. Returns the function that reports the start."""
+    """Called in the worker. Makes it stop gracefully when the supervisor ends. Returns the function that reports the
+    start."""
     os.set_inheritable(fd, False)
 
     def wait() -> None:

@@ -16,7 +16,7 @@ from synergon.model.outcomes import ErrorRecord
 from synergon.model.task_records import TaskRecord
 
 ONE_LINE: Final = 60
-"""JSON up to this length is printed among the facts."""
+"""JSON values up to this length are printed among the facts, longer ones in blocks of their own."""
 
 
 def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> None:

@@ -12,7 +12,7 @@ from synergon.explain.text import names, reasons
 
 
 def print_explanation(explanation: Explanation, now: datetime) -> None:
-    """Print the explanation; the first line is the sentence alone."""
+    """Print the explanation. The first line is the sentence; a table of the nodes follows if there are any."""
     print_line(f"task {explanation.id} ({explanation.kind}): {explanation.sentence}")
     if not explanation.nodes:
         return

@@ -1,4 +1,4 @@
-"""Operations on many tasks: on given ids with one line of output each, or on all that match, page by page.
+"""Operations on many tasks: on given ids, with one line of output each, or on all tasks that match, page by page.
 
 Pages go from the newest id down. So a task that is retried, runs and ends again meanwhile is not visited twice, and a
 task that is enqueued meanwhile is not visited at all.
@@ -30,17 +30,18 @@ class TaskOperation:
     """An operation that an operator can apply to tasks."""
 
     participle: str
-    """For messages: `task 7 was ...`."""
+    """The participle for messages: `task 7 was ...`."""
     advice: str
-    """For the message when a task is in the wrong state."""
+    """The advice in the message for a task in the wrong state."""
     apply: Callable[[Engine, Sequence[int]], Awaitable[list[Moved]]]
     allowed_states: frozenset[State] = frozenset()
-    """The states in which the operation is allowed."""
+    """The states that `--state` may name."""
     default_states: frozenset[State] = frozenset()
     """The states of the tasks that `--all` selects without `--state`."""
 
     def check_states(self, states: Sequence[State]) -> frozenset[State] | None:
-        """The given states, or None if none was given; OptionError if the operation is not allowed in one."""
+        """The given states; None if none was given. Raises OptionError if the operation is not allowed in one of
+        them."""
         for state in states:
             if state not in self.allowed_states:
                 allowed = ", ".join(sorted(self.allowed_states))
@@ -61,7 +62,7 @@ DELETE: Final = TaskOperation(
 
 
 def cancel_operation(why: str | None) -> TaskOperation:
-    """A cancel with its reason; each task gets an entry in the audit."""
+    """The operation `cancel` with its reason. The audit records the cancellation of each task."""
     return TaskOperation(
         participle="cancelled",
         advice="it has ended",
@@ -76,14 +77,14 @@ def _cancel(why: str | None, engine: Engine, ids: Sequence[int]) -> Awaitable[li
 
 
 async def _apply(engine: Engine, operation: TaskOperation, ids: Sequence[int]) -> list[Moved]:
-    """Apply the operation, and announce it to the nodes and engines that are concerned."""
+    """Apply the operation to these tasks, and announce the changes to nodes and peers."""
     results = await operation.apply(engine, ids)
     engine.announcer.announce_moves(results)
     return results
 
 
 async def apply_to_ids(engine: Engine, operation: TaskOperation, ids: Sequence[int], *, as_json: bool) -> bool:
-    """Apply the operation to these tasks and print the result of each; return whether all succeeded."""
+    """Apply the operation to these tasks, and print the result of each. Returns whether all succeeded."""
     results = await _apply(engine, operation, list(dict.fromkeys(ids)))
     if as_json:
         write_json_lines(results)
@@ -111,8 +112,8 @@ def _failure_text(operation: TaskOperation, result: Moved) -> str:
 
 
 async def apply_to_all(engine: Engine, operation: TaskOperation, query: TaskQuery, *, as_json: bool) -> bool:
-    """Apply the operation to all tasks that match, in pages; return whether none was blocked by a live task with its
-    key."""
+    """Apply the operation to all tasks that match, page by page, and print the totals. False if live tasks with the
+    keys of some tasks prevented it."""
     query = msgspec.structs.replace(query, states=query.states or operation.default_states, limit=PAGE)
     totals: Counter[str] = Counter()
     with new_progress() as progress:
@@ -131,7 +132,7 @@ async def apply_to_all(engine: Engine, operation: TaskOperation, query: TaskQuer
 
 
 async def _total(store: Store, query: TaskQuery) -> int | None:
-    """Number of matching tasks; None if the filters include a tag or key, for which there are no counts."""
+    """The number of matching tasks. None if the filters include a tag or key, for which the store has no counts."""
     if query.tag is not None or query.key is not None:
         return None
     return sum(

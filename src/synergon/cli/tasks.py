@@ -109,14 +109,14 @@ def _table(page: TaskPage, now: datetime) -> Table:
 
 
 def _when(task: TaskRecord) -> datetime:
-    """The time that matters in this state: start, end or due time."""
+    """The time that matters in the task's state: its start, end or due time."""
     if task.state is State.RUNNING:
         return task.started_at or task.enqueued_at
     return task.finished_at or task.run_at
 
 
 def _note(task: TaskRecord) -> str:
-    """Progress, error or reason of the task; at most one line."""
+    """The progress, error or reason of the task, as at most one line."""
     if task.state is State.SUCCEEDED:
         return ""
     if task.state is State.RUNNING:

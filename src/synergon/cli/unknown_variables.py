@@ -1,4 +1,5 @@
-"""Finds environment variables that look like settings but are unknown: a misspelt one would silently have no effect."""
+"""Finds environment variables that look like settings but are unknown. Without this, a misspelt one would silently have
+no effect."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Final
 from synergon.options import settings
 
 CLI_VARIABLES: Final = frozenset({"SYNERGON_APP", "SYNERGON_DEBUG", "SYNERGON_LOG_LEVEL"})
-"""Variables of the command line itself."""
+"""The variables of the command line itself."""
 
 
 def unknown_variables() -> Iterator[tuple[str, str]]:
-    """The problem with each unknown variable, and what to do about it."""
+    """For each unknown variable, the problem and the advice what to do about it."""
     known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | CLI_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("SYNERGON_") and name not in known:

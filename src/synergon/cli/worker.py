@@ -1,6 +1,7 @@
 """`synergon worker`: runs a node in this process, or several nodes in processes of their own.
 
-The exit code is 0 after a graceful stop or a drain. The first SIGINT or SIGTERM stops gracefully, the second at once.
+The exit code is 0 after a graceful stop or a drain. The first SIGINT or SIGTERM stops the worker gracefully, the second
+at once.
 """
 
 from __future__ import annotations
@@ -121,13 +122,14 @@ def worker(
 
 
 def _given(texts: Mapping[str, str | None], **values: Any) -> dict[str, Any]:
-    """The settings given on the command line, by name."""
+    """The settings that were given on the command line, by name."""
     given = {name: from_text(name, text, f"--{name}") for name, text in texts.items() if text is not None}
     return given | {name: value for name, value in values.items() if value is not None}
 
 
 def _as_arguments(given: Mapping[str, Any]) -> Iterable[str]:
-    """The settings as arguments for a worker process, without `name`: each process gets a name of its own."""
+    """The settings as arguments for a worker process. `name` is left out, because each process gets a name of its
+    own."""
     for name, value in given.items():
         if name in ("queues", "labels"):
             yield from (f"--{name.removesuffix('s')}={item}" for item in value)
@@ -144,7 +146,7 @@ def _check(app: str, given: Mapping[str, Any]) -> tuple[Engine, Settings]:
 
 
 def check_port(settings: Settings, processes: int) -> None:
-    """Raise if several processes would have to listen on one fixed port."""
+    """Raise OptionError if several processes would have to listen on one fixed port."""
     if processes > 1 and settings.listen not in (None, AUTO) and not settings.listen.endswith(":0"):
         host = settings.listen.rpartition(":")[0]
         raise OptionError(
@@ -154,7 +156,7 @@ def check_port(settings: Settings, processes: int) -> None:
 
 
 def warn_about_shared_machine(engine: Engine, settings: Settings, processes: int) -> None:
-    """Warn if several nodes would each count all resources of the machine as their own."""
+    """Log a warning if several nodes would each count all resources of the machine as their own."""
     is_default = settings.sources["resources"] == "default"
     if processes > 1 and is_default and any(task_type.requirements.cost for task_type in engine.kinds.values()):
         logger.warning(
@@ -198,7 +200,7 @@ def _log_start(app: str, engine: Engine, settings: Settings) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The factory of uvloop, if it is installed."""
+    """The factory of uvloop's event loops. None if uvloop is not installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop

@@ -1,1 +1,1 @@
-"""The parts of an engine: enqueueing, operations, results, events."""
+"""The parts of an engine: they enqueue tasks, wait for results, run operations and read events."""

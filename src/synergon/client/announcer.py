@@ -1,4 +1,4 @@
-"""The announcer: notifies the node of this process, and peers, of what this engine has changed in the store.
+"""The announcer: notifies the node of this process, and the peers, of what this engine has changed in the store.
 
 Announcements are hints: the sweep of a node finds tasks that were not announced.
 """
@@ -44,13 +44,13 @@ class Announcer:
         return is_hinted
 
     def announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
-        """Announce tasks whose insert was cancelled: the store may have them nevertheless."""
+        """Announce tasks whose insert was cancelled. The store may have them nevertheless."""
         self.announce_inserted(tasks, [Insertion(0, created=True, state=State.READY) for _ in tasks])
         self.announce_later({task.kind for task in tasks})
 
     def expect_commit(self) -> None:
-        """Note that a caller's transaction will insert tasks. If the store cannot announce them, nodes sweep often for
-        a while."""
+        """Note that a caller's transaction will insert tasks. If the store does not announce its commit, nodes sweep
+        often for a while."""
         connection = self._connection
         if connection.store.capabilities.listens:
             return
@@ -62,7 +62,7 @@ class Announcer:
     # ------------------------------------------------------------ changed tasks
 
     def announce_moves(self, moves: Iterable[Moved]) -> None:
-        """Announce the results of a cancel, retry or delete."""
+        """Announce what a cancel, retry or delete has changed."""
         done = [moved for moved in moves if moved.done]
         for moved in done:
             if moved.state is State.RUNNING:
@@ -85,21 +85,22 @@ class Announcer:
             self._connection.peers.send_cancel(moved.node_id, moved.id)
 
     def announce_key_queues(self, moves: Iterable[Moved]) -> None:
-        """Announce that tasks left or changed their key queues: other tasks of these may be ready now."""
+        """Announce that tasks have left or changed their key queues: other tasks of these key queues may be ready
+        now."""
         kinds = Counter(moved.kind for moved in moves if moved.kind is not None and self._has_key_queues(moved.kind))
         if kinds:
             self.announce_ready({(kind, None, KIND_DEFAULT): count for kind, count in kinds.items()})
             self.announce_later(kinds)
 
     def _has_key_queues(self, kind: str) -> bool:
-        """Whether the kind may have key queues; True for a kind that is not registered here."""
+        """Whether the kind may have key queues. True for a kind that is not registered here."""
         known = self._kinds.get(kind)
         return known is None or known.key_template is not None
 
     # ------------------------------------------------------------ announcements
 
     def announce_ready(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce how many tasks became ready, by ready group. True if a hint goes out in the next iteration of the
+        """Announce how many tasks became ready, by ready group. True if a hint is sent in the next iteration of the
         event loop."""
         connection = self._connection
         if connection.node is not None:
@@ -115,7 +116,7 @@ class Announcer:
             self._connection.peers.announce_scheduled(kinds)
 
     def announce_change(self) -> None:
-        """Announce a change after which tasks of any kind may become claimable."""
+        """Announce a change after which tasks of any kind may be claimable."""
         if self._connection.node is not None:
             self._connection.node.check_everything()
         if self._connection.peers is not None:

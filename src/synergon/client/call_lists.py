@@ -10,7 +10,7 @@ from synergon.task import Call
 
 
 def listed_calls(calls: Iterable[Call[Any]]) -> list[Call[Any]]:
-    """The calls as a list; OptionError for anything else."""
+    """The calls as a list. Raises OptionError if one of them is not a call."""
     if isinstance(calls, Call):
         raise OptionError(
             f"engine.enqueue takes a list of calls, got one; write engine.enqueue([{calls.kind}.call(...)])"
@@ -23,7 +23,8 @@ def listed_calls(calls: Iterable[Call[Any]]) -> list[Call[Any]]:
 
 
 def one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
-    """The connection on which all calls are stored. OptionError if they name different ones."""
+    """The connection on which all calls are to be stored; None means a transaction of the store. Raises OptionError if
+    they name different connections."""
     found = {id(call.placement.conn): call.placement.conn for call in calls}
     if conn is not None:
         found[id(conn)] = conn

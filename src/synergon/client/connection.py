@@ -45,17 +45,18 @@ class Connection:
         self._ports = ports
         self._logger = logger
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop on which the engine is connected; None if it is not."""
+        """The event loop on which the engine is connected. None if it is not connected."""
         self._process_id = os.getpid()
         self._store: Store | None = None
         self._waiters: Waiters | None = None
         self._listener: ResultListener | None = None
         self.peers: Peers | None = None
-        """The other engines on this store; None while not connected, or if no other process can use the store."""
+        """The other engines on this store. None while the engine is not connected, or if no other process can use the
+        store."""
         self.node: Node | None = None
-        """The node that runs in this process, if any."""
+        """The node that runs in this process. None if there is none."""
         self.is_in_child = False
-        """This is a child process, and a memory store exists only in its parent."""
+        """Whether this is a child process. A memory store exists only in its parent."""
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +65,8 @@ class Connection:
 
     @property
     def store(self) -> Store:
-        """The connected store. NotConnected if there is none, or if the caller is on another event loop."""
+        """The connected store. Raises NotConnected if the engine is not connected, or is connected on another event
+        loop than the caller's."""
         if self._store is None:
             raise _not_connected()
         # A caller without a loop is synchronous code that writes on a connection of its own.
@@ -75,7 +77,7 @@ class Connection:
 
     @property
     def waiters(self) -> Waiters:
-        """The waiters for results; NotConnected as for `store`."""
+        """The waiters for results. Raises NotConnected as `store` does."""
         if self._waiters is None:
             raise _not_connected()
         self.check_is_here()
@@ -96,7 +98,7 @@ class Connection:
             )
 
     def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Record the event loop on which the engine is connected; None after it has disconnected."""
+        """Note the event loop on which the engine is connected. None after it has disconnected."""
         self.loop = loop
         self._process_id = os.getpid()
 
@@ -106,7 +108,8 @@ class Connection:
         return None if self.peers is None else self.peers.id
 
     async def open(self, settings: Settings) -> None:
-        """Connect to the store, find the peers, and declare the limits and providers; all of it or nothing."""
+        """Connect to the store, create the peers, and declare the limits and providers. If a step fails, nothing
+        remains open."""
         from synergon.node.duties.sweep import SHORTEST_SECONDS
 
         store = self._ports.make_store(settings.url)
@@ -173,8 +176,8 @@ class Connection:
         self._registry.is_declared = True
 
     def become_reachable(self) -> None:
-        """Let peers notify this engine of the end of tasks. An engine without a node gets a row in the node table for
-        it."""
+        """Make this engine reachable for peers, so that they can notify it of the end of tasks. An engine without a
+        node gets a row in the node table for this."""
         if self.node is None and self._listener is not None:
             self._listener.start()
 

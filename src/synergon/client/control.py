@@ -1,4 +1,5 @@
-"""Operator actions on limits, servers, queues and nodes, recorded with the person who takes them."""
+"""Operator actions on limits, servers, queues and nodes, and cancellations by operators. The audit records each with
+the person."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def current_operator() -> str:
 
 
 class Control:
-    """The part of an engine that changes limits, servers, queues and nodes. The store decides, and changes are
-    announced."""
+    """The part of an engine that changes limits, servers, queues and nodes. The store decides about each action, and
+    the change is announced to all nodes."""
 
     def __init__(self, connection: Connection, announcer: Announcer, operations: Operations) -> None:
         self._connection = connection
@@ -52,7 +53,8 @@ class Control:
         return self._connection.store
 
     async def set_limit(self, name: str, value: int | None) -> None:
-        """Change a limit for all nodes, until the code declares another value."""
+        """Change a limit for all nodes, until the code declares another value. Raises OptionError if it is not
+        declared."""
         name = check_any_limit_name(name)
         action = await self._act("set_limit", name, check_limit(value, f"limit {name!r}"))
         if action.is_rejected:
@@ -60,7 +62,7 @@ class Control:
             raise OptionError(f"there is no limit {name!r}; declared are: {known}")
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
-        """Change the pool of a provider for all nodes."""
+        """Change the pool of a provider for all nodes. Raises OptionError if the provider is not declared."""
         from synergon.providers.provider import listed_servers
 
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
@@ -78,7 +80,7 @@ class Control:
         return (await self._act("resume", check_name(queue, "queue"))).outcome == "resumed"
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """Cancel tasks as an operator: the audit has an entry for each. The caller announces the moves."""
+        """Cancel tasks as an operator: the audit records each cancellation. The caller announces the moves."""
         reason = check_why(why)
         actions = await asyncio.gather(
             *(
@@ -92,7 +94,7 @@ class Control:
         ]
 
     async def act_on_node(self, verb: Verb, node_id: str) -> None:
-        """Record an operator action for a node. OptionError if it is not registered, or dead."""
+        """Record an operator action for a node. Raises OptionError if the node is not registered, or is dead."""
         if "\0" in str(node_id):
             raise OptionError(f"a node's id has no NUL in it, got {node_id!r}")
         known = {node.id: node for node in await self._operations.nodes()}
@@ -114,7 +116,7 @@ class Control:
 
 
 def _why_dead(node: NodeRecord) -> tuple[str, str] | None:
-    """Why the node cannot carry out an action, in short and in full; None if it may be alive."""
+    """Why the node is dead, in short and in full. None if it may be alive."""
     if is_gone(node.process):
         return "its process is gone", f"its process {node.process.pid} is gone"
     if node.lease_remaining <= 0:

@@ -1,4 +1,4 @@
-"""Splits long work into chunks, so that the event loop runs other tasks in between."""
+"""Splits long work into chunks, so that the event loop runs other asyncio tasks in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK: Final = 500
 
 
 async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """Apply `make` to each item, in chunks."""
+    """Apply `make` to each item, in chunks between which the event loop runs other asyncio tasks."""
     made: list[Made] = []
     for start in range(0, len(items), CHUNK):
         if start:
@@ -25,13 +25,13 @@ async def made_in_chunks(make: Callable[[Item], Made], items: Sequence[Item]) ->
 
 
 class FairWaiters:
-    """Lets concurrent callers continue in chunks, in the order of their calls."""
+    """Lets waiting callers continue in chunks, in the order of their calls."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Return when this caller may continue, after all other tasks of the event loop have run once."""
+        """Wait until this caller may continue. All other asyncio tasks have then run once."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._next, loop)

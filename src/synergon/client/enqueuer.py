@@ -28,7 +28,8 @@ READY: Final = State.READY  # to look a member up takes longer than to compare i
 
 
 class Enqueuer:
-    """The part of an engine that enqueues tasks. An insertion that it returns is durable."""
+    """The part of an engine that enqueues tasks. A returned insertion is durable, or part of the caller's
+    transaction."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Enqueuer:
         self._sync_bridge = sync_bridge
 
     async def enqueue(self, calls: Sequence[Call[Any]], conn: Any = None) -> list[Insertion]:
-        """Store all calls or none; with `conn` as part of the caller's transaction."""
+        """Store all calls or none. With `conn`, they are part of the caller's transaction."""
         conn = one_connection(calls, conn)
         await self._connection.declare()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
@@ -61,7 +62,7 @@ class Enqueuer:
         return inserted
 
     async def enqueue_one(self, call: Call[Any]) -> Insertion:
-        """`enqueue` for a single call, on a fast path."""
+        """`enqueue` for a single call, with less work."""
         connection, announcer = self._connection, self._announcer
         if call.placement.conn is not None:
             return (await self.enqueue([call]))[0]
@@ -115,7 +116,7 @@ class Enqueuer:
         self._announcer.expect_commit()
 
     async def open_group(self, name: str, calls: Sequence[Call[Any]], then: Call[Any] | None) -> OpenedGroup:
-        """Store the tasks of a group, all or none, and the task that follows them."""
+        """Store the tasks of a group, and the task that follows them, all or none."""
         together = listed_calls([*calls, *([then] if then is not None else [])])
         for call in together:
             if call.placement.conn is not None:
@@ -140,11 +141,9 @@ class Enqueuer:
 
 
 def _follower(tasks: Sequence[NewTask]) -> NewTask:
-    """The task that follows a group, which is the last of the tasks. It is always a new task, never a live one with its
-    key.
-
-    A live task with its key would not wait for the group, and a member that it replaced would wait for itself.
-    """
+    """The task that follows a group: the last of `tasks`. It is always a new task: a live task with its key would not
+    wait for the group, and a member that it replaced would wait for itself. Raises KeyConflict if it has the key of a
+    member."""
     *members, then = tasks
     if then.key is not None and any((then.kind, then.key) == (member.kind, member.key) for member in members):
         raise KeyConflict(f"`then` has the key {then.key!r} of one of the group's own tasks; use another key", 0)

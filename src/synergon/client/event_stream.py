@@ -1,7 +1,7 @@
 """The follower: reads the final events of all nodes as they are stored.
 
 A stream returns every event after its cursor once. It reads when the node or a peer announces an end, and from time to
-time for ends that were not announced. While the store is unavailable it waits.
+time for ends that were not announced. While the store is unavailable, the stream waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE: Final = 500
 LEAST_SECONDS: Final = 0.02
 """The minimum time between two reads, so that events in quick succession are read together."""
 ASK_SECONDS: Final = 30.0
-"""How often the request to peers to announce ends is repeated."""
+"""How often, in seconds, peers are asked again to announce ends."""
 
 
 class Follower:
@@ -53,7 +53,8 @@ class Follower:
     async def follow(
         self, reading: FinalEvents, kinds: Collection[str] | None, mark: str
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of a reader, for ever."""
+        """Yield the events of a reader for ever, with cursors that begin with `mark`. Events of other kinds are
+        skipped."""
         missed_an_announcement = False
         self._renew_request()
         while True:
@@ -91,7 +92,7 @@ class Follower:
                 await asyncio.sleep(pause_after(failures))
 
     async def _sleep(self, *, missed_an_announcement: bool) -> None:
-        """Wait until an end is announced, or until it is time to look for ends that were not."""
+        """Wait until an end is announced, or until it is time to read events that were not announced."""
         self._renew_request()
         peers = self._connection.peers
         keep_short = missed_an_announcement or peers is None or not peers.is_healthy

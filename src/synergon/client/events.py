@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from synergon.stores.base import Store
 
 MARK_LENGTH: Final = 8
-"""How many characters of a cursor name its store."""
+"""How many characters of a cursor identify its store."""
 
 
 class Events:
-    """The part of an engine that reads final events. A stream omits and repeats nothing."""
+    """The part of an engine that reads final events. A stream omits and repeats no event."""
 
     def __init__(self, connection: Connection, logger: logging.Logger) -> None:
         self._connection = connection
@@ -31,7 +31,8 @@ class Events:
     def stream(
         self, after: str | None, kinds: Any, states: Any, sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
-        """Yield the final events after the cursor, for ever; without a cursor from the oldest in the history."""
+        """Yield the final events after the cursor, for ever. Without a cursor, start with the oldest event in the
+        history."""
         if after is not None and not isinstance(after, str):
             raise OptionError(f'after must be the cursor of an event, or "now", got {after!r}')
         return self._stream(after, _kinds(kinds), _final_states(states), sweep_seconds)
@@ -55,7 +56,7 @@ class Events:
 
 
 def check_subscriber(function: Any) -> Any:
-    """A function that `on_event` can call with one event; OptionError for anything else."""
+    """Return the function if `on_event` can call it with one event. Raises OptionError otherwise."""
     if not callable(function) or inspect.isclass(function):
         raise OptionError(f"on_event takes a function of an event, got {function!r}")
     for called in (function, function.__call__):
@@ -71,7 +72,7 @@ def check_subscriber(function: Any) -> Any:
 
 
 async def _mark_of(store: Store) -> str:
-    """A text that identifies the store in cursors, equal in all processes that use it."""
+    """A text that identifies the store in cursors. It is equal in all processes that use the store."""
     import hashlib
 
     return hashlib.sha256(await store.identity()).hexdigest()[:MARK_LENGTH]

@@ -1,8 +1,8 @@
 """`must_await`: marks coroutine methods that store tasks, so that no task is lost because a call was not awaited.
 
-Without a running event loop the call raises and names the synchronous method. With one it returns a coroutine, which
-logs an error if it is dropped before it has started. `inspect`, `asyncio` and frameworks still see a coroutine
-function.
+Without a running event loop, the call raises an error that names the synchronous method. With one, it returns a
+coroutine, which logs an error if it is dropped before it has started. `inspect`, `asyncio` and frameworks still
+recognise a coroutine function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 class Caller(Protocol):
-    """The object whose method is called, as messages need it."""
+    """What messages need of the object whose method is called."""
 
     @property
     def name_in_code(self) -> str:
@@ -60,7 +60,7 @@ def coroutine_function(function: Function) -> Function:
 
 
 def no_loop(caller: Caller, name: str, sync: str) -> ConfigurationError:
-    """The error of a call where no event loop runs."""
+    """The error for a call without a running event loop."""
     of = caller.name_in_code
     return ConfigurationError(
         f"{of}.{name}(...) was called where no event loop runs, so nothing would be stored; in synchronous code call "
@@ -69,7 +69,7 @@ def no_loop(caller: Caller, name: str, sync: str) -> ConfigurationError:
 
 
 class AwaitedCall(Coroutine[Any, Any, Any]):
-    """The coroutine of one call: it runs the method, and logs an error if it is dropped before it has started."""
+    """The coroutine of one call. It runs the method, and logs an error if it is dropped before it has started."""
 
     __slots__ = ("_caller", "_coroutine", "_is_started", "_name")
 
@@ -84,12 +84,12 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
-        """Continue, as a task of an event loop does."""
+        """Continue the coroutine with this value."""
         self._is_started = True
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Continue with this error, as a cancelled task does."""
+        """Continue the coroutine with this error."""
         self._is_started = True
         return self._coroutine.throw(*error)
 
@@ -99,7 +99,7 @@ class AwaitedCall(Coroutine[Any, Any, Any]):
         self._coroutine.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes of the coroutine that debuggers and asyncio read: its name, code and frame."""
+        """Forward attributes of the coroutine that debuggers and asyncio read: its name, code and frame."""
         return getattr(self._coroutine, name)
 
     def __del__(self) -> None:

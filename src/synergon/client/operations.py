@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from synergon.stores.base import Store
 
 EXPLAIN_TRIES: Final = 3
-"""How often an explanation is tried again for a task whose state changes meanwhile; then the last one is returned."""
+"""How often an explanation is made at most, if the state of the task changes meanwhile. The last one is returned."""
 
 
 class Operations:
-    """The part of an engine that reads and changes stored tasks. The store decides, and changes are announced."""
+    """The part of an engine that reads and changes stored tasks. The store decides about each change, and the change is
+    announced to the nodes."""
 
     def __init__(self, connection: Connection, announcer: Announcer) -> None:
         self._connection = connection
@@ -40,14 +41,14 @@ class Operations:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final; TaskNotFound if there is none."""
+        """One task, live or final. Raises TaskNotFound if there is none."""
         (record,) = await self._store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
         return record
 
     async def explain(self, task_id: int) -> Explanation:
-        """Explain why a task waits on every node, how it runs, or how it ended."""
+        """Explain why a task waits, how it runs, or how it ended."""
         from synergon.explain.explainer import explain  # imports the node, which a producer never needs
 
         record = await self.get(task_id)
@@ -59,7 +60,7 @@ class Operations:
         return explanation
 
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
-        """Tasks that match, newest first, one page."""
+        """One page of the tasks that match, newest first."""
         reject_unknown(filters, TaskFilters.__annotations__, "tasks()")
         limit = filters.pop("limit", 100)
         given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
@@ -76,7 +77,7 @@ class Operations:
         return await self._store.list_tasks(TaskQuery(states=states, before=before, limit=limit, **given))
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """The exact number of tasks in each state."""
+        """The exact number of tasks in each state, of this kind and queue, or of all."""
         totals = dict.fromkeys(State, 0)
         for (its_queue, its_kind, state), number in (await self._store.counts()).items():
             if kind in (None, its_kind) and queue in (None, its_queue):
@@ -84,14 +85,14 @@ class Operations:
         return totals
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
+        """All registered nodes, including dead ones that are not reaped yet. Producers are left out."""
         # Engines that only wait for results have rows too, with no slots.
         return [node for node in await self._store.nodes() if node.concurrency]
 
     # ------------------------------------------------------------ operations
 
     async def cancel(self, task_id: int, why: str | None = None) -> bool:
-        """Cancel a task in any state. False if it had ended already."""
+        """Cancel a task in any state. False if it had ended already. Raises TaskNotFound if there is none."""
         (moved,) = await self._store.cancel([check_id(task_id)], check_why(why))
         if moved.state is None:
             raise _not_found(task_id)
@@ -105,7 +106,8 @@ class Operations:
         return sum(moved.done for moved in moves)
 
     async def retry(self, task_id: int) -> None:
-        """Run a final task again, under its id, with attempts and crashes reset."""
+        """Run a final task again, under its id, with attempts and crashes reset. Raises KeyConflict if a live task
+        holds its key, and IllegalMove if it is not final."""
         (moved,) = await self._store.retry([check_id(task_id)])
         if moved.key_holder is not None:
             raise KeyConflict(
@@ -115,14 +117,14 @@ class Operations:
         self._announcer.announce_moves([moved])
 
     async def delete(self, task_id: int) -> None:
-        """Remove a task that is not running."""
+        """Delete a task that is not running, live or final. Raises IllegalMove if it runs."""
         (moved,) = await self._store.delete([check_id(task_id)])
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
         self._announcer.announce_moves([moved])
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
-        """Change when a scheduled or ready task is due."""
+        """Change when a scheduled or ready task is due. Raises IllegalMove if it is in another state."""
         if (delay is None) == (run_at is None):
             raise OptionError("reschedule takes delay or run_at, and exactly one of them")
         change = Rescheduling(
@@ -139,7 +141,7 @@ class Operations:
             self._announcer.announce_key_queues([moved])
 
     async def set_priority(self, task_id: int, priority: int) -> None:
-        """Change the priority of a task that has not started."""
+        """Change the priority of a live task that is not running and not a command."""
         (moved,) = await self._store.set_priority(
             [Reprioritizing(id=check_id(task_id), priority=check_priority(priority))]
         )
@@ -166,7 +168,7 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
 
 
 def check_id(task_id: Any) -> int:
-    """Check that a store could have assigned this id."""
+    """Return the id if a store could have assigned it. Raises OptionError or TaskNotFound otherwise."""
     if isinstance(task_id, bool) or not isinstance(task_id, int):
         raise OptionError(f"a task's id is a whole number, got {task_id!r}")
     if not 0 < task_id < 2**63:
@@ -175,7 +177,7 @@ def check_id(task_id: Any) -> int:
 
 
 def check_why(why: Any) -> str | None:
-    """The reason for a cancel, as it can be stored."""
+    """The reason for a cancellation, as it can be stored. Raises OptionError if it is not text."""
     if why is None:
         return None
     if not isinstance(why, str):

@@ -1,7 +1,7 @@
 """The ports of an engine to the outside world. Tests replace single ports.
 
-The functions that create a node, an executor and a transport import them when they are called: a program that only
-enqueues loads neither the node nor the peering.
+The functions that create a node, an executor and a transport import their modules when they are called, so a program
+that only enqueues loads neither the node nor the peering.
 """
 
 from __future__ import annotations

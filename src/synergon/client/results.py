@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """Futures by task id. One sweep serves all of them, and runs only while there are any."""
+    """Futures of waiting callers, by task id. One sweep serves all of them, and runs only while there are any."""
 
     def __init__(self, store: Store, clock: Clock, sweep_seconds: float) -> None:
         self._store = store
@@ -32,24 +32,25 @@ class Waiters:
         self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
         self._to_check: set[int] = set()
         self.enqueued_elsewhere: set[int] = set()
-        """Awaited tasks that another engine has enqueued."""
+        """Tasks that callers wait for, and that another engine has enqueued."""
         self.followers: set[asyncio.Event] = set()
-        """Set whenever any task may have ended."""
+        """Events of open streams. They are set when any task may have ended."""
         self._unrequested: set[int] = set()
         self.peers: Peers | None = None
-        """The peers, which are asked to announce the end of tasks that another engine has enqueued."""
+        """The peers, which are asked to announce the end of tasks that other engines have enqueued. None without
+        peers."""
         self.is_closed = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
 
     def expect_from_peers(self, task_id: int) -> None:
-        """Note that another engine has enqueued the task, so that peers are asked to announce its end here."""
+        """Note that another engine has enqueued the task: peers are asked to announce its end to this engine."""
         self.enqueued_elsewhere.add(task_id)
         self._unrequested.add(task_id)
 
     async def wait(self, task_id: int) -> TaskRecord:
-        """Return the final record of the task."""
+        """Wait for the end of the task, and return its final record. Raises TaskDeleted if it does not exist."""
         future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(task_id, []).append(future)
         # Registered before it is read: an end in between is announced or read, never missed.
@@ -60,13 +61,13 @@ class Waiters:
             self._forget(task_id, future)
 
     def recheck(self, ids: Iterable[int]) -> None:
-        """Check these tasks, which may have ended."""
+        """Read these tasks, if callers wait for them: they may have ended. Wakes all streams of events, too."""
         self.wake_followers()
         if self._futures:
             self._check_soon(ids)
 
     def wake_followers(self) -> None:
-        """Wake the followers: any task may have ended."""
+        """Wake the streams of events: any task may have ended."""
         for follower in self.followers:
             follower.set()
 
@@ -77,11 +78,11 @@ class Waiters:
             self._start()
 
     def recheck_all(self) -> None:
-        """Check all of these tasks, which may have ended."""
+        """Read all tasks that callers wait for: they may have ended."""
         self.recheck(list(self._futures))
 
     def close(self, error: Exception) -> None:
-        """Raise the error in all waiting callers."""
+        """Raise the error in all waiting callers, and end the streams of events."""
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -147,15 +148,15 @@ class Waiters:
 
 
 class Results:
-    """The part of an engine that waits for tasks. Ends are announced to it; it does not poll."""
+    """The part of an engine that waits for the end of tasks, and decodes their results."""
 
     def __init__(self, connection: Connection, kinds: Mapping[str, AnyTask]) -> None:
         self._connection = connection
         self._kinds = kinds
 
     async def wait(self, task_id: int, timeout: Duration | None, *, is_ours: bool) -> TaskRecord:
-        """The final record of the task. `is_ours` says that this engine has enqueued it, so that its end is announced
-        unasked."""
+        """Wait for the end of the task, and return its final record. `is_ours`: this engine has enqueued the task, so
+        its end is announced without a request. Raises ResultTimeout."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         waiters = self._connection.waiters
         try:
@@ -170,7 +171,7 @@ class Results:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
 
     def decode(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of a final task in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
+        """The result of a final task, in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
         if record.state is State.CANCELLED:
             raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
         if record.state is State.FAILED:

@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 END_SECONDS: Final = 5.0
-"""How long a closing event loop waits for calls to end by themselves, and then for those that it has cancelled."""
+"""How many seconds a closing event loop waits for calls to end by themselves, and then for those that it has
+cancelled."""
 
 CHECK_SECONDS: Final = 1.0
-"""How often a waiting caller checks that the event loop still runs: a loop that stops notifies no thread."""
+"""How often, in seconds, a waiting caller checks that the event loop still runs: a loop that stops notifies no
+thread."""
 
 
 class IdleHookGuard:
-    """Rejects calls of an idle hook that has exceeded its timeout: a hook in a thread cannot be ended."""
+    """Rejects further calls of an idle hook that was stopped. A hook in a thread cannot be ended."""
 
     def __init__(self) -> None:
         self.why_not: str | None = None
-        """Why calls of the hook are rejected; None if they are not."""
+        """Why calls of the hook are rejected. None if they are not."""
         self._waiters = FairWaiters()
 
     def check(self) -> None:
@@ -40,21 +42,21 @@ class IdleHookGuard:
             raise NotConnected(self.why_not)
 
     async def check_after_other_tasks(self) -> None:
-        """`check`, after all other tasks of the event loop have run once: a hook whose calls never suspend, or that
-        makes thousands at once, would otherwise block the event loop."""
+        """Let all other asyncio tasks run once, then `check`. Otherwise a hook whose calls never suspend, or that makes
+        thousands at once, would block the event loop."""
         await self._waiters.wait()
         self.check()
 
 
 IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_idle_hook_guard", default=None)
-"""The guard of the calling idle hook; None for all other callers."""
+"""The guard of the idle hook that is calling. None for all other callers."""
 
 
 class Connectable(Protocol):
-    """The engine as its bridge needs it."""
+    """What the bridge needs of its engine."""
 
     async def connect(self) -> object:
-        """Connect on the running loop."""
+        """Connect on the running event loop."""
 
     async def stop(self) -> None:
         """Stop and disconnect."""
@@ -65,7 +67,7 @@ def _ended(is_own_loop: bool) -> str:
 
 
 class SyncBridge:
-    """Runs coroutines for synchronous callers: on the event loop of the connected engine, otherwise on one of its
+    """Runs coroutines for synchronous callers: on the event loop of the connected engine, otherwise on a loop of its
     own."""
 
     def __init__(self, engine: Connectable, connection: Connection) -> None:
@@ -73,13 +75,14 @@ class SyncBridge:
         self._connection = connection
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
-        """Held while a call is submitted, and while the own loop ends, so that no call goes to an ended loop."""
+        """Held while a call is submitted and while the own loop ends, so that no call goes to an ended loop."""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
-        """The process in which the own loop runs."""
+        """The process in which the bridge's own loop runs."""
 
     def call(self, function: Callable[[], Awaitable[Value]]) -> Value:
-        """Run the coroutine that `function` creates, and return its result."""
+        """Run the coroutine that `function` creates, and return its result. Raises NotConnected if the event loop ends
+        first."""
         self._reject_running_loop()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
             guard.check()
@@ -102,7 +105,7 @@ class SyncBridge:
     def _result(
         future: Future[Value], loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, object, Value]
     ) -> Value:
-        """The result of a call on an event loop that the bridge does not run. CancelledError if that loop has
+        """The result of a call on an event loop that the bridge does not run. Raises CancelledError if that loop has
         stopped."""
         while not wait([future], timeout=CHECK_SECONDS).done:
             if loop.is_closed():
@@ -124,7 +127,7 @@ class SyncBridge:
             loop.call_soon_threadsafe(loop.stop)
 
     async def _end(self) -> None:
-        """Stop the engine, and wait for tasks that still use the loop, such as a worker."""
+        """Stop the engine, and wait for asyncio tasks that still use the loop, such as a worker."""
         await self._engine.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
@@ -164,7 +167,7 @@ class SyncBridge:
 
     @staticmethod
     async def _cancel_others() -> None:
-        """Cancel calls that have not ended by themselves: their callers wait in other threads."""
+        """Cancel calls that have not ended by themselves, because their callers wait in other threads."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for other in others:
             other.cancel()

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from synergon.stores.base import Store
 
 REQUIREMENTS_KEPT: Final = 10_000
-"""How many different requirements are remembered, so that each is logged once."""
+"""How many different requirements are remembered, so that each is logged only once."""
 
 SHOWN_NODES: Final = 5
 
 
 class UnrunnableWarning:
-    """Compares the requirements of new tasks with the live nodes, and logs a warning if no node meets them: once, and
-    again only if a node has met them in between.
+    """Compares the requirements of new tasks with the live nodes, and logs a warning if no node can ever meet them. The
+    warning is logged once, and again only if a node has met them in between.
 
     It is only a warning: a node that can run the task may start at any time. Tasks of `known` kinds without
-    requirements cost nothing; others cost a read of the node table, at most once per heartbeat. The requirements of a
-    kind that is not known here are those that its nodes publish.
+    requirements cost nothing; others cost a read of the node table, at most once per heartbeat. For a kind that is not
+    known here, the requirements are those that its nodes publish.
     """
 
     def __init__(self, ports: Ports, logger: logging.Logger, refresh_seconds: float, known: Container[str]) -> None:
@@ -40,17 +40,17 @@ class UnrunnableWarning:
         self._refresh_seconds = refresh_seconds
         self._known = known
         self._judged: set[tuple[str, str]] = set()
-        """Requirements that were compared since the node table was last read."""
+        """The pairs of kind and requirements that were compared since the node table was last read."""
         self._hopeless: set[tuple[str, str]] = set()
-        """Requirements for which a warning was logged."""
+        """The pairs of kind and requirements for which a warning was logged."""
         self._nodes: list[NodeRecord] = []
         self._read_at: float | None = None
 
     async def consider(
         self, store: Store, tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None = None
     ) -> None:
-        """Warn of tasks that no live node can run. Never raises. `inserted` are their insertions: a task that was not
-        stored because a live task holds its key does not count."""
+        """Log a warning for tasks that no live node can run. Never raises. `inserted` has the insertions of the tasks:
+        a task that was not stored, because a live task holds its key, does not count."""
         wanted = {(task.kind, task.requirements) for task in _stored(tasks, inserted) if self.is_of_interest(task)}
         if not wanted:
             return
@@ -69,11 +69,11 @@ class UnrunnableWarning:
         await made_in_chunks(lambda each: self._outcome_of(*each, states[each[0]]), sorted(new))
 
     def for_children(self, store: Store) -> ChildrenToCheck:
-        """The part of a node that checks the children of its tasks."""
+        """The checks for children of tasks, as a duty of the node."""
         return ChildrenToCheck(self, store)
 
     def is_of_interest(self, task: NewTask) -> bool:
-        """Whether the task may have requirements."""
+        """Whether the task must be compared: it has requirements, or its kind is not known here."""
         return task.requirements != KIND_DEFAULT or task.kind not in self._known
 
     async def _live_nodes(self, store: Store) -> list[NodeRecord]:
@@ -117,7 +117,7 @@ class UnrunnableWarning:
 
 
 def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> Iterable[NewTask]:
-    """The tasks that were stored as new."""
+    """The tasks that were stored: as new ones, or into the row of a task that they replaced."""
     if inserted is None:
         return tasks
     pairs = zip(tasks, inserted, strict=True)
@@ -125,12 +125,12 @@ def _stored(tasks: Sequence[NewTask], inserted: Sequence[Insertion] | None) -> I
 
 
 def _states(nodes: Iterable[NodeRecord]) -> list[tuple[str, NodeStatus]]:
-    """The published statuses of nodes, by node name."""
+    """The name and published status of each node, sorted by name."""
     return [(node.name, read_status(bytes(node.published))) for node in sorted(nodes, key=lambda node: node.name)]
 
 
 class ChildrenToCheck:
-    """Checks the children of tasks after they are stored, in a duty of the node, so that no task waits for it."""
+    """Checks the children of tasks after they are stored. Runs as a duty of the node, so that no task waits for it."""
 
     def __init__(self, warning: UnrunnableWarning, store: Store) -> None:
         self._warning = warning
@@ -139,7 +139,7 @@ class ChildrenToCheck:
         self._event = asyncio.Event()
 
     def note(self, tasks: Iterable[NewTask]) -> None:
-        """Check these stored tasks soon."""
+        """Queue these stored tasks for the next check."""
         self._stored += tasks
         self._event.set()
 

@@ -1,1 +1,1 @@
-"""The staging of `synergon demo`: its app, worker processes, scenario, live view and summary."""
+"""The implementation of `synergon demo`: its app, worker processes, scenario, live view and summary."""

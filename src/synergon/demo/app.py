@@ -1,4 +1,4 @@
-"""The app that the demo's workers run: several kinds of tasks; each task function logs its start and end."""
+"""The app that the demo's workers run. It has several kinds of tasks. Each task function logs its start and end."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ engine = Engine(
 
 @engine.task(priority=100)
 async def alert(ctx: Context, number: int) -> int:
-    """Urgent and quick."""
+    """A task with a high priority that takes no time."""
     with log_run(ctx):
         return number
 
 
 @engine.task(priority=10, retry=Retry(attempts=4, first=0.5))
 async def charge(ctx: Context, order: int) -> int:
-    """Waits for a bank; every tenth charge fails at its first attempt."""
+    """A task that waits for a bank. Every tenth charge fails at its first attempt."""
     with log_run(ctx):
         await asyncio.sleep(0.01)
         if order % 10 == 0 and ctx.attempt == 1:
@@ -46,7 +46,7 @@ async def charge(ctx: Context, order: int) -> int:
 
 @engine.task
 async def mail(ctx: Context, number: int) -> int:
-    """Waits for a mail server."""
+    """A task that waits for a mail server."""
     with log_run(ctx):
         await asyncio.sleep(0.02)
         return number
@@ -54,28 +54,28 @@ async def mail(ctx: Context, number: int) -> int:
 
 @engine.task
 def thumbnail(ctx: Context, number: int) -> str:
-    """Computes for some milliseconds in a thread."""
+    """A task that computes for some milliseconds in a thread."""
     with log_run(ctx):
         return hashlib.pbkdf2_hmac("sha256", b"picture", str(number).encode(), 4_000).hex()
 
 
 @engine.task(runs_in="process", priority=-10)
 def archive(ctx: Context, number: int) -> int:
-    """Pure Python that would block the event loop; runs in a child process."""
+    """A task in pure Python that would block the event loop. It runs in a child process."""
     with log_run(ctx):
         return sum(digit * digit for digit in range(400_000)) + number
 
 
 @engine.task(priority=20)
 async def remind(ctx: Context, number: int) -> int:
-    """Scheduled for a given time."""
+    """A task that is scheduled for a given time."""
     with log_run(ctx):
         return number
 
 
 @engine.task(priority=20, max_running=ENCODERS)
 async def encode(ctx: Context, number: int) -> int:
-    """Takes long enough for its worker to be killed meanwhile."""
+    """A task that takes so long that its worker can be killed meanwhile."""
     with log_run(ctx):
         await asyncio.sleep(ENCODE_SECONDS)
         return number
@@ -83,13 +83,13 @@ async def encode(ctx: Context, number: int) -> int:
 
 @engine.task(priority=20)
 async def export(ctx: Context) -> None:
-    """Takes so long that it is cancelled."""
+    """A task that takes so long that it is cancelled."""
     with log_run(ctx):
         await asyncio.sleep(600)
 
 
 def run_worker() -> None:
-    """Run a worker process. It ends with the process that started it, even if that was killed."""
+    """Run a worker in this process. It ends with the process that started it, even if that was killed."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     engine.run_sync()
 

@@ -24,7 +24,7 @@ PAGE: Final = 10_000
 
 
 class DemoCluster:
-    """Context manager; after it no worker process is left."""
+    """A context manager for the database and the workers. At its end, all worker processes have ended."""
 
     def __init__(self, folder: Path, view: View, speed: float) -> None:
         self.view = view
@@ -62,7 +62,7 @@ class DemoCluster:
         self.view.draw(await app.engine.store.counts(), self.log, self.workers, len(self.accepted))
 
     async def wait_until(self, condition: Callable[[], bool | Awaitable[bool]]) -> float:
-        """Wait until the condition holds; return the seconds that this took."""
+        """Wait until the condition is true. Returns how many seconds that took."""
         started_at = time.monotonic()
         while True:
             for worker in self.workers:
@@ -74,7 +74,7 @@ class DemoCluster:
             await asyncio.sleep(POLL_SECONDS)
 
     async def pause(self, seconds: float) -> None:
-        """Give the viewer time to see something."""
+        """Pause, so that the viewer can read."""
         await asyncio.sleep(seconds / self.speed)
 
     def start_worker(self, name: str) -> WorkerProcess:
@@ -83,7 +83,7 @@ class DemoCluster:
         return self.workers[-1]
 
     async def enqueue(self, calls: Iterable[Call[Any]]) -> list[Handle[Any]]:
-        """Enqueue calls and keep the accepted ids for the summary."""
+        """Enqueue calls, and store the returned ids for the summary."""
         handles = await app.engine.enqueue(calls)
         self.accepted += [handle.id for handle in handles]
         return handles

@@ -1,6 +1,6 @@
 """Runs the demo: about fifteen seconds that show what synergon does, and a summary that checks it.
 
-The demo runs several kinds of tasks on one SQLite file in a temporary folder, on two worker processes; one of them is
+The demo runs several kinds of tasks on one SQLite file in a temporary folder, on two worker processes. One of them is
 killed while it runs tasks. The exit code is 1 if the summary finds a discrepancy. The demo leaves no file and no
 process behind, even if it is interrupted.
 """
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS: Final = 90.0
 
 
 def main(tasks: int = 3000, speed: float = 1.0) -> None:
-    """Run the demo with about `tasks` tasks at the start; a `speed` of 2 halves its pauses."""
+    """Run the demo with about `tasks` tasks at the start. A `speed` of 2 halves its pauses."""
     console = Console(markup=False, highlight=False, emoji=False)
     try:
         with tempfile.TemporaryDirectory(prefix="synergon-demo-") as folder:

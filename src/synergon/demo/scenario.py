@@ -71,7 +71,7 @@ class Scenario:
         self._print(f"{REMINDERS} more scheduled over the next {span:g} s")
 
     async def _produce_steadily(self) -> None:
-        """Enqueue new tasks all the time, so that priorities matter."""
+        """Enqueue new tasks until the demo ends, so that priorities matter."""
         number = 0
         while not self._is_ending:
             number += 1
@@ -141,7 +141,7 @@ class Scenario:
         )
 
     async def _runs_long_tasks(self, worker: WorkerProcess) -> bool:
-        """Whether the worker is halfway through a long task; enqueues more of them until it is."""
+        """Whether the worker has run a long task for half of its time. Enqueues more long tasks if all have ended."""
         runs = [run for run in self._cluster.log.running_on(worker.name) if run.kind == "encode"]
         counts = await app.engine.counts(kind="encode")
         if all(state in FINAL for state, number in counts.items() if number):

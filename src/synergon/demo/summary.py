@@ -1,6 +1,6 @@
-"""Summary of the demo: compares the accepted ids, the history in the database and the tasks' own log.
+"""The summary of the demo: compares the accepted ids, the history in the database and the tasks' own log.
 
-The three must agree task by task. The summary uses no counter of the engine.
+The three must agree about each task. The summary uses no counter of the engine.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ class Summary:
     # ------------------------------------------------------------ figures
 
     def retried_after_error(self) -> int:
-        """Number of runs that ended with an error and were retried."""
+        """The number of runs that ended with an error and were retried."""
         return sum(run.has_error for run in self.log.runs if run.task_id not in self.cancelled)
 
     def rerun_after_crash(self) -> int:
-        """Number of tasks that ran again because their process had died."""
+        """The number of tasks that ran again because their process had died."""
         return sum(record.crashes > 0 and len(runs) > record.attempts for record, runs in self._in_both())
 
     def finished_twice(self) -> int:
-        """Number of tasks whose process died after they had finished and before the commit."""
+        """The number of tasks whose function finished more than once: the process had died before the first finish was
+        committed."""
         return sum(sum(run.is_finished for run in runs) > 1 for _, runs in self._in_both())
 
     def start_delays(self, kind: str) -> list[float]:
-        """Seconds from the time at which each task could start to its start, sorted."""
+        """For each task of the kind, the seconds from the moment at which it could start to its start, sorted."""
         return sorted(
             runs[0].started_at - max(record.enqueued_at, record.run_at).timestamp()
             for record, runs in self._in_both()
@@ -109,12 +110,12 @@ class Summary:
         return most
 
     def count(self, state: State) -> int:
-        """Number of tasks in this state."""
+        """The number of tasks in this state."""
         return sum(record.state is state for record in self.history.values())
 
 
 def print_summary(summary: Summary, console: Console) -> bool:
-    """Print the summary; return whether there are no discrepancies."""
+    """Print the summary. Returns whether there are no discrepancies."""
     discrepancies = summary.discrepancies()
     console.print(_figures(summary))
     console.print(_delays(summary))

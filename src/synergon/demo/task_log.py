@@ -1,6 +1,6 @@
-"""The tasks' own log: each task function appends a line when it starts and one when it ends.
+"""The tasks' own log: each task function appends a line when it starts and another when it ends.
 
-The log does not depend on the engine, so it can be compared with what the database says.
+The log does not depend on the engine, so it can be compared with the database.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Run:
     worker: str
     started_at: float
     ended_at: float | None = None
-    """None: it is still running, or its process died."""
+    """When the function ended. None if it still runs, or its process died."""
     has_error: bool = False
 
     @property
     def is_finished(self) -> bool:
-        """Whether it ended without an error."""
+        """Whether the function ended without an error."""
         return self.ended_at is not None and not self.has_error
 
 
@@ -94,7 +94,7 @@ class TaskLog:
         run.has_error = event == "error"
 
     def running_on(self, worker: str) -> list[Run]:
-        """Runs that this worker has started and that have not ended."""
+        """The runs that this worker has started and that have not ended."""
         return [run for run in self._open.values() if run.worker == worker]
 
     def finished_at(self, worker: str | None = None) -> list[float]:

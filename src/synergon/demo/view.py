@@ -1,4 +1,4 @@
-"""The demo's output while it runs: a live view on a terminal, plain lines elsewhere. Fits into 80 columns."""
+"""The output of the demo while it runs: a live view on a terminal, plain lines elsewhere. It fits into 80 columns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class View:
             self._console.print(line)
 
     def draw(self, counts: Counts, log: TaskLog, workers: Sequence[WorkerProcess], accepted: int) -> None:
-        """Update the live view; without a terminal this does nothing."""
+        """Update the live view. Does nothing without a terminal."""
         if self._live is None:
             return
         now = time.time()

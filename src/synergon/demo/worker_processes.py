@@ -19,7 +19,7 @@ STOP_SECONDS: Final = 10.0
 
 
 class WorkerProcess:
-    """A worker process, from its start until `close`, after which it is gone."""
+    """A worker process. It is started at once, and has ended after `close`."""
 
     def __init__(self, name: str, url: str, folder: Path) -> None:
         self.name = name
@@ -43,13 +43,13 @@ class WorkerProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise if the process has ended unexpectedly."""
+        """Raise SynergonError if the process has ended unexpectedly."""
         if self.killed_at is None and self._process.poll() is not None:
             last = self._log.read_text(errors="replace").strip()[-2000:]
             raise SynergonError(f"worker {self.name} ended with code {self._process.returncode}:\n{last}")
 
     def kill(self) -> float:
-        """Send SIGKILL, so that the worker cannot clean up; return the time of the kill."""
+        """Send SIGKILL, so that the worker cannot clean up. Returns the time of the kill."""
         self.killed_at = time.time()
         self._process.kill()
         self._process.wait()
@@ -62,7 +62,7 @@ class WorkerProcess:
             self._process.wait(STOP_SECONDS)
 
     def close(self) -> None:
-        """Make sure that the process is gone."""
+        """Kill the process if it still runs, and wait for its end."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None

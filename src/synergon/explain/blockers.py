@@ -17,8 +17,8 @@ from synergon.stores.rules.node_capacity import Fit, NodeCapacity, requirements_
 
 
 def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
-    """The causes of the node itself. Without any, the node can start the task if limits, servers and other tasks allow
-    it."""
+    """The causes on the node itself. If there are none, the node can start the task, provided that limits, servers and
+    other tasks allow it."""
     if node.is_silent:
         return [Cause(why=Why.SILENT, since=now - timedelta(seconds=max(node.age, 0.0)))]
     if not node.state.is_published:
@@ -68,7 +68,7 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
-    """Resources and child processes: the node has enough in total, but not enough free."""
+    """Causes for resources and child processes of which the node has enough in total, but not enough free."""
     capacity, state = NodeCapacity(node.request([task.kind])), node.state
     if capacity.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
@@ -92,14 +92,14 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
-    """The cause that running tasks were asked to yield to this kind and did not."""
+    """The cause that running tasks were asked to yield to this kind and did not, if there is a back-off."""
     seconds = node.state.backed_off.get(kind)
     if seconds is not None:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
 
 def _not_accepted(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
-    """The cause that `can_accept` has rejected the task, or has not been asked about it."""
+    """The cause that `can_accept` has rejected the task, or was not called for it yet."""
     if not node.state.kind(task.kind).has_can_accept:
         return
     acceptance = node.acceptance

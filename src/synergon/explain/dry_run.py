@@ -1,8 +1,8 @@
-"""A dry run of a node's next claim: shows whether the node would take the task or others first, without taking
-anything.
+"""A dry run of a node's next claim: shows whether the node would take the task or other tasks first, without taking
+any.
 
-The store decides it by the rule of the claim (`Store.dry_run`), for all kinds of which the node could claim something.
-It is asked only where nothing else stands in the way, or where capacity may be reserved.
+The store decides by the rule of the claim (`Store.dry_run`), for all kinds of which the node could claim tasks. A dry
+run is made only if no other cause was found, or if capacity may be reserved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Counts = Mapping[tuple[str, str, State], int]
 
 
 async def dry_run(store: Store, node: NodeView, task: TaskRecord) -> DryRun:
-    """What the next claim of the node does with this task."""
+    """What the next claim of the node would do with this task."""
     request = node.request(_wanted(node, task, await store.counts()))
     if all(kind.kind != task.kind for kind in request.kinds):
         return DryRun(is_taken=False)
@@ -30,7 +30,7 @@ async def dry_run(store: Store, node: NodeView, task: TaskRecord) -> DryRun:
 
 
 def _with_reserved_kind(node: NodeView, request: ClaimRequest) -> ClaimRequest:
-    """The request, with the kind of the reserved task: the claim holds the permits of that task."""
+    """The request, extended by the kind of the reserved task: the claim holds the permits of that task."""
     reserved_kind = node.state.reserved_kind
     if reserved_kind is None or any(kind.kind == reserved_kind for kind in request.kinds):
         return request
@@ -38,7 +38,8 @@ def _with_reserved_kind(node: NodeView, request: ClaimRequest) -> ClaimRequest:
 
 
 def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:
-    """The kinds of which the node could claim something. It claims kinds with an acceptor one by one."""
+    """The kinds that the node's next claim would request: this task's, and all with ready tasks, except those with
+    `can_accept`, which would be limited to accepted tasks."""
     ready = {
         kind
         for (queue, kind, state), _ in counts.items()

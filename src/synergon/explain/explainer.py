@@ -1,4 +1,4 @@
-"""Builds an explanation: reads the task, finds the causes for which it waits, and makes the sentence."""
+"""Builds an explanation: reads the store, finds the causes for which the task waits, and makes the sentence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
     """Explain why the task does not run, how it runs, or how it ended.
 
     The store is read in one round, whose cost does not depend on the number of tasks: positions are counted up to 1000.
-    Only if there is no cause, a dry run of each node's next claim shows whether other tasks precede this one.
+    If no cause is found, a dry run of each node's next claim shows whether other tasks precede this one.
     """
     now = to_datetime(await store.now())
     if task.state.is_final:
@@ -55,9 +55,9 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
 
 
 async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
-    """The queues, if the task's queue may be paused. Reading them also counts all tasks, which is slow with many. So
-    the store is asked first whether a claim could take any task of this kind and queue, which shows that the queue is
-    not paused."""
+    """The queues; empty if the task's queue cannot be the cause. Reading the queues also counts all tasks, which is
+    slow if there are many. So the store first searches for a task of this kind and queue that a claim could take: if
+    there is one, the queue is not paused."""
     if task.is_command or task.state is State.SCHEDULED:
         return []
     if task.state is State.READY:
@@ -76,8 +76,8 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
 
 
 async def _is_deferred_by_rate(store: Store, task: TaskRecord, shared: SharedState) -> bool:
-    """Whether the task is scheduled for the moment at which the rate of its key queue permits the next start. Then the
-    rate has deferred it, whatever its first due time was."""
+    """Whether the task is scheduled for the moment at which the rate of its key queue permits the next start. In that
+    case the rate has deferred it, whatever its first due time was."""
     limit = shared.limit(f"key:{task.kind}")
     if task.limit_key is None or limit is None or limit.rate is None:
         return False
@@ -90,7 +90,7 @@ def _explanation(task: TaskRecord, sentence: str) -> Explanation:
 
 
 class _View:
-    """One task that does not run, with all that was read about it."""
+    """One task that does not run, with everything that was read about it."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _View:
         return self._not_yet(sentence, causes, position=self._position)
 
     def _not_yet(self, sentence: str, causes: list[Cause], *, position: int | None = None) -> Explanation:
-        """The explanation of a task that is not ready. Nodes are mentioned only if none of them can ever run it."""
+        """The explanation of a task that is not ready. It mentions nodes only if none of them can ever run the task."""
         outlooks = [self._outlook(node, []) for node in self._nodes if not node.is_silent]
         if not outlooks or not _is_hopeless(outlooks):
             return self._explained(sentence, causes, position=position)
@@ -182,7 +182,7 @@ class _View:
         )
 
     async def _with_dry_run(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
-        """The outlook of a node after a dry run of its next claim, if one is needed."""
+        """The outlook of a node, corrected by a dry run of its next claim if one is needed."""
         is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
         if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
             return outlook
@@ -201,7 +201,7 @@ class _View:
         return [] if moment is None or moment > self._now else [Cause(why=Why.EXPIRED, since=moment)]
 
     def _common(self, outlooks: list[NodeOutlook], pause: list[Cause]) -> list[Cause]:
-        """The causes that hold on all nodes."""
+        """The causes that apply on all nodes."""
         heard = [outlook for outlook in outlooks if not _has_no_status(outlook)]
         if not any(not _is_silent(outlook) for outlook in outlooks):
             unknown = Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind)
@@ -244,8 +244,8 @@ class _View:
         return f"; {who} is about to reserve capacity for it"
 
     def _reserving_node(self) -> NodeRecord | None:
-        """The live node that has reserved capacity for the task. Its status decides, because the row may be
-        outdated."""
+        """The live node that has reserved capacity for the task. None if there is none. The status of the node must
+        confirm the reservation, because the task's row may be outdated."""
         for node in self._nodes:
             if (
                 node.record.id == self._task.reserved_by
@@ -290,7 +290,7 @@ def _has_no_status(outlook: NodeOutlook) -> bool:
 
 
 def _is_hopeless(outlooks: list[NodeOutlook]) -> bool:
-    """Whether no live node that knows the kind can ever run the task."""
+    """Whether each live node that runs the kind can never run the task."""
     living = [outlook for outlook in outlooks if not _is_silent(outlook)]
     return all(any(cause.why in NEVER for cause in outlook.causes) for outlook in living)
 

@@ -10,7 +10,7 @@ from synergon.model.lifecycle import State
 from synergon.model.record import Record
 
 FARTHEST: Final = 1000
-"""Positions are counted up to this number."""
+"""Positions are counted only up to this number."""
 
 
 class Why(StrEnum):
@@ -23,13 +23,13 @@ class Why(StrEnum):
     SNOOZED = "snoozed"
     """The task function has asked to run again later."""
     RATE = "rate"
-    """The rate of its key queue permits a start only later."""
+    """The rate of the task's key queue permits a start only later."""
     DUE = "due"
     """The task is due. The next check by a live node makes it ready."""
     EXPIRED = "expired"
     """The task was not started in time. The next check by a live node ends it."""
     KEY_QUEUE = "key_queue"
-    """Other tasks of its key queue precede it; `of` may run at once."""
+    """Other tasks of the task's key queue precede it. At most `Cause.of` tasks of the key queue run at once."""
     GROUP = "group"
     """The task starts when the group `subject` has ended; `in_use` tasks of that group are live."""
 
@@ -46,7 +46,7 @@ class Why(StrEnum):
 
     # Causes on one node.
     SILENT = "silent"
-    """The node's lease has ended, or its process is gone."""
+    """The lease of the node has ended, or its process is dead."""
     NO_STATUS = "no_status"
     """The node has not published its status yet."""
     CORDONED = "cordoned"
@@ -55,36 +55,37 @@ class Why(StrEnum):
     LABEL_MISSING = "label_missing"
     LABEL_FORBIDDEN = "label_forbidden"
     TOO_SMALL = "too_small"
-    """The node has `of` in total, and the task needs more."""
+    """The node has `of` of the resource in total, and the task needs more."""
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
     PROCESSES = "processes"
-    """No child process is free: `in_use` of `of` are used, some of them by `tasks`."""
+    """No child process is free: `in_use` of `of` are in use, some of them by `tasks`."""
     RESOURCE = "resource"
-    """Too little of a resource is free: `in_use` of `of` are used, some of it by `tasks`."""
+    """Too little of a resource is free: `in_use` of `of` is in use, some of it by `tasks`."""
     RESERVED = "reserved"
     """The free capacity is reserved for the task `subject`."""
     WILL_RESERVE = "will_reserve"
     """The next claim will reserve the free capacity for the task `subject`."""
     UNYIELDING = "unyielding"
-    """Running tasks did not yield to a task of kind `subject`; none is asked again before `until`."""
+    """Running tasks did not yield to a task of kind `subject`. None is asked to yield to the kind again before
+    `until`."""
     NOT_YET_ACCEPTED = "not_yet_accepted"
-    """The node asks `can_accept` before it claims, and has no answer for this task yet."""
+    """The node calls `can_accept` before it claims, and has no answer for this task yet."""
     REJECTED = "rejected"
-    """`can_accept` has rejected the task; the node asks again at `until`."""
+    """`can_accept` has rejected the task. The node calls it again at `until`."""
     BEHIND = "behind"
-    """The node has free capacity, and other tasks precede this one."""
+    """The node has free capacity, but other tasks precede this one."""
 
 
 SHARED: Final = frozenset({Why.PAUSED, Why.LIMIT, Why.SERVER, Why.BACKED_OFF, Why.REMOVED, Why.NO_SERVERS})
-"""Causes that hold on all nodes."""
+"""Causes that do not depend on the node."""
 
 NEVER: Final = frozenset({Why.LABEL_MISSING, Why.LABEL_FORBIDDEN, Why.TOO_SMALL})
-"""Causes for which a node can never run the task, unless it is restarted with other labels or resources."""
+"""Causes because of which a node can never run the task, unless it is restarted with other labels or resources."""
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """One cause for which a task waits. `why` decides which fields are used."""
+    """One cause for which a task waits. Which fields are set depends on `why`."""
 
     why: Why
     subject: str = ""
@@ -92,7 +93,7 @@ class Cause(Record, frozen=True, kw_only=True):
     in_use: float | None = None
     of: float | None = None
     needed: float | None = None
-    """The amount of the resource that the task needs; memory in bytes."""
+    """The amount of the resource that the task needs. Memory is in bytes."""
     tasks: tuple[int, ...] = ()
     """Some of the tasks that use the resource."""
     since: datetime | None = None
@@ -105,36 +106,37 @@ class NodeOutlook(Record, frozen=True, kw_only=True):
     id: str
     name: str
     can_start: bool
-    """The node's next claim takes the task."""
+    """Whether the node's next claim would take the task."""
     causes: tuple[Cause, ...] = ()
     """Why the node does not start the task, including causes that all nodes share."""
     will_reserve: bool = False
-    """The task does not fit, and the next claim reserves capacity for it; of several nodes, the first that claims."""
+    """Whether the task does not fit, and the node's next claim would reserve capacity for it. Of several such nodes,
+    the first one that claims does."""
     age: float = 0.0
-    """The age of the node's status in seconds; 0 for the node of this process."""
+    """The age of the node's status in seconds. 0 for the node of this process."""
 
 
 class Explanation(Record, frozen=True, kw_only=True):
-    """Why a task waits, or how it ended."""
+    """Why a task waits, how it runs, or how it ended."""
 
     id: int
     kind: str
     state: State
     sentence: str
     causes: tuple[Cause, ...] = ()
-    """The causes that hold on all nodes."""
+    """The causes that apply on all nodes."""
     nodes: tuple[NodeOutlook, ...] = ()
-    """The nodes that know the kind. Empty unless the task is `ready`, or none of them can ever run it."""
+    """The nodes that run the kind. Empty unless the task is `ready`, or none of them can ever run it."""
     position: int | None = None
-    """The position among the waiting or ready tasks of its kind and key queue, from 1, exact up to 1000; 1001 means
-    any later position. None in other states."""
+    """The position, from 1, among the tasks of the task's kind, state and key queue. Exact up to 1000; 1001 means any
+    later position. None if the task is neither `waiting` nor `ready`."""
     reserved_by: str | None = None
-    """The id of the live node that has reserved capacity for the task."""
+    """The id of the live node that has reserved capacity for the task. None if there is none."""
 
     def __str__(self) -> str:
         return self.sentence
 
     @property
     def can_start_on(self) -> tuple[NodeOutlook, ...]:
-        """The nodes whose next claim takes the task."""
+        """The nodes whose next claim would take the task."""
         return tuple(node for node in self.nodes if node.can_start)

@@ -11,7 +11,7 @@ from synergon.model.task_records import TaskRecord
 
 
 def running(task: TaskRecord, node: NodeView | None, now: datetime) -> str:
-    """On which node the task runs, for how long, and what is unusual about it."""
+    """The sentence for a running task: on which node it runs, for how long, and what is unusual about it."""
     where = node.record.name if node is not None else task.node_id
     server = f", on server {task.server}" if task.server is not None else ""
     how = f"running on {where}{server}"
@@ -26,7 +26,7 @@ def running(task: TaskRecord, node: NodeView | None, now: datetime) -> str:
 
 
 def ended(task: TaskRecord, now: datetime) -> str:
-    """How and when the task ended."""
+    """The sentence for a final task: how and when it ended."""
     when = "" if task.finished_at is None else f" at {clock_time(task.finished_at, now)}"
     attempts = f" after {plural(task.attempts, 'attempt')}" if task.attempts else ""
     if task.state is State.SUCCEEDED:

@@ -26,11 +26,11 @@ class NodeView(NamedTuple):
     age: float
     """The age of the status in seconds."""
     acceptance: Acceptance | None = None
-    """The answers of `can_accept`, if it is the node of this process."""
+    """The answers of `can_accept`, if this is the node of this process; otherwise None."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether the node appears to be dead."""
+        """Whether the node appears to be dead: its lease has ended, or its process is dead."""
         return self.record.lease_remaining <= 0 or is_gone(self.record.process)
 
     @property
@@ -44,7 +44,7 @@ class NodeView(NamedTuple):
         return queues is None or queue in queues or self.state.kind(kind).is_command
 
     def kind_request(self, kind: str) -> KindRequest:
-        """The kind request that the node would make."""
+        """The kind request that the node's next claim would contain."""
         said = self.state.kind(kind)
         return KindRequest(
             kind=kind,
@@ -60,7 +60,7 @@ class NodeView(NamedTuple):
         )
 
     def request(self, wanted: Collection[str]) -> ClaimRequest:
-        """The node's next claim request, for these kinds."""
+        """The node's next claim request, if it requests these kinds."""
         state, queues = self.state, self.record.queues
         fairness = Fairness({kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state))
         kind_requests = fairness.share(
@@ -93,7 +93,7 @@ class NodeView(NamedTuple):
 
 
 class _PublishedSlots:
-    """The slots of a node, from its status."""
+    """The slots of a node, by its status."""
 
     def __init__(self, state: NodeStatus) -> None:
         self.free = state.slots_free
@@ -101,12 +101,12 @@ class _PublishedSlots:
         self._running = state.running
 
     def count(self, kind: str) -> int:
-        """How many tasks of the kind run, or are about to start."""
+        """How many tasks of the kind run, or are promised capacity."""
         return self._running.get(kind, 0)
 
 
 def node_view(record: NodeRecord, here: Node | None) -> NodeView:
-    """The view of a node: the node of this process is asked for its status, that of other nodes is read from the
+    """The view of a node. The status of this process's node is read from the node itself, that of others from the
     store."""
     if here is not None and record.id == here.id:
         return NodeView(record, here.state(), 0.0, here.acceptance)
@@ -114,7 +114,7 @@ def node_view(record: NodeRecord, here: Node | None) -> NodeView:
 
 
 def _aged(state: NodeStatus, seconds: float) -> NodeStatus:
-    """The status without back-offs that have ended since it was published."""
+    """The status as it is `seconds` later: back-offs are shortened, and those that have ended removed."""
     return replace(state, backed_off=_later(state.backed_off, seconds)) if state.backed_off else state
 
 

@@ -1,4 +1,4 @@
-"""Makes the texts that say why a node can never run a task."""
+"""Texts about requirements: amounts of resources, and why a node can never run a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def why_never(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> list[str]:
-    """What a node with these labels and totals lacks, each to follow "the node ...". Empty if it can run the task."""
+    """What keeps a node with these labels and totals from ever running the task, as predicates for "the node ...".
+    Empty if nothing does."""
     return [
         *(f"lacks the label {label}" for label in missing_labels(requirements, labels)),
         *(f"has the label {label}" for label in forbidden_labels(requirements, labels)),
@@ -20,7 +21,7 @@ def why_never(requirements: Requirements, labels: frozenset[str], totals: Mappin
 
 
 def requirements_in_text(requirements: Requirements) -> str:
-    """For example `gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
+    """The requirements as a text, for example `gpu 1, ram 2 GiB, needs zone:eu, forbids spot`."""
     amounts = [f"{name} {amount_text(name, amount)}" for name, amount in requirements.cost.items()]
     needs = [f"needs {label}" for label in requirements.needs]
     forbids = [f"forbids {label}" for label in requirements.forbids]
@@ -28,17 +29,17 @@ def requirements_in_text(requirements: Requirements) -> str:
 
 
 def natural(name: str, amount: int) -> float:
-    """Convert the integer amount of a resource to the unit that people use; memory remains in bytes."""
+    """Convert the integer amount of a resource to the unit that people use. Memory remains in bytes."""
     return amount if name == "ram" else amount / UNIT
 
 
 def natural_text(name: str, amount: float) -> str:
-    """The text of an amount in the unit that people use."""
+    """The text of an amount that is in the unit that people use."""
     return amount_text(name, round(amount if name == "ram" else amount * UNIT))
 
 
 def amount_text(name: str, amount: int) -> str:
-    """The text of an integer amount of a resource."""
+    """The text of an amount that is in integer units."""
     if name != "ram":
         return f"{amount / UNIT:.6f}".rstrip("0").rstrip(".")
     for unit, size in _SIZES:

@@ -1,4 +1,4 @@
-"""The state that all nodes share, as `explain` reads it: paused queues, limits, and servers of providers."""
+"""The state that all nodes share: paused queues, limits, and servers of providers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SharedState:
         self._now = now
         self.nodes = nodes
         self._may_reserve_ids = {node.id for node in nodes if node.lease_remaining > 0 and not node.is_cordoned}
-        """Nodes that may hold a reservation: live and not cordoned."""
+        """The ids of the nodes whose reservations count: they are live and not cordoned."""
 
     def free_permits(self) -> SharedCapacity:
         """The free permits of all limits and servers."""
@@ -41,7 +41,7 @@ class SharedState:
         return SharedCapacity.counted(values, in_use, servers)
 
     def limit(self, name: str) -> LimitRecord | None:
-        """A limit, if it is declared."""
+        """The limit with this name. None if it is not declared."""
         return self._limits.get(name)
 
     def is_paused(self, queue: str) -> bool:
@@ -49,7 +49,8 @@ class SharedState:
         return queue in self._paused
 
     def pause(self, task: TaskRecord) -> list[Cause]:
-        """The cause that the task's queue is paused. Commands are claimed from paused queues, too."""
+        """The cause that the task's queue is paused. Empty if it is not, or for a command, which a paused queue does
+        not hold back."""
         if task.is_command or not self.is_paused(task.queue):
             return []
         return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]
@@ -60,7 +61,7 @@ class SharedState:
 
     def may_be_reserved(self, task: TaskRecord, request: ClaimRequest) -> bool:
         """Whether a node with this request may reserve capacity for the task: the task has waited long enough, and no
-        other node has reserved it."""
+        other live node has reserved capacity for it."""
         if request.reserved_task is not None or request.patience is None:
             return False
         if self._now - task.run_at < timedelta(microseconds=request.patience):
@@ -68,7 +69,8 @@ class SharedState:
         return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._may_reserve_ids
 
     def causes(self, task: TaskRecord, kind_request: KindRequest) -> list[Cause]:
-        """The limits and servers without a free permit that the task needs on a node with this kind request."""
+        """The causes for which the task gets no permit on a node with this kind request: full limits, or servers that
+        take no task."""
         free_permits = self.free_permits()
         if free_permits.take(kind_request, ready_task(task)) is not None:
             return []
@@ -102,13 +104,14 @@ class SharedState:
 
 
 def ready_task(task: TaskRecord, *, may_reserve: bool = False) -> ReadyTask:
-    """The task as the planner needs it."""
+    """The task in the form that the claim planner needs."""
     avoid = server_to_avoid(task.server, task.attempts)
     return ReadyTask(task.id, task.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve)
 
 
 def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:
-    """The capacity of a server. A back-off that has ended and is still recorded was not followed by a success."""
+    """The capacity of a server, as its health allows. Every success clears `backs_off_until`, so a moment in the past
+    means that no task has succeeded since the back-off."""
     is_backed_off = server.backs_off_until is not None and server.backs_off_until > now
     is_on_trial = server.backs_off_until is not None and not is_backed_off
     return ServerCapacity(server.provider, server.address, server.capacity, is_backed_off, is_on_trial)

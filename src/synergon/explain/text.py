@@ -1,4 +1,4 @@
-"""Makes the texts of causes: a clause of its own, or words that follow the name of a node."""
+"""The texts of causes: a clause of its own, or a predicate that follows the name of a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEPARTURES: Final = {"drain": "drains", "restart": "is about to restart"}
 
 
 def clause(cause: Cause, now: datetime) -> str:
-    """The clause for a cause; for a cause on a node, the words that follow the node's name."""
+    """The clause for a cause. For a cause on one node, the predicate that follows the node's name."""
     return _CLAUSES[cause.why](cause, now)
 
 
@@ -30,13 +30,13 @@ def names(nodes: Iterable[NodeOutlook]) -> dict[str, str]:
 
 
 def on_node(name: str, outlook: NodeOutlook, now: datetime) -> str:
-    """For example `node-a is full (gpu 1 of 1 used by task 812)`."""
+    """The name of a node and its reasons, for example `node-a is full (gpu 1 of 1 used by task 812)`."""
     causes = [cause for cause in outlook.causes if cause.why in NEVER] or list(outlook.causes)
     return f"{name} {reasons(causes, now)}"
 
 
 def reasons(causes: Sequence[Cause], now: datetime) -> str:
-    """The clauses of all causes of a node. Slots and resources share one clause."""
+    """The predicates for all causes on a node, joined. Slots and resources share one predicate."""
     full = _is_full(*(_FULL[cause.why](cause) for cause in causes if cause.why in _FULL))
     return listed(dict.fromkeys(full if cause.why in _FULL else clause(cause, now) for cause in causes))
 
@@ -46,44 +46,44 @@ def _is_full(*of: str) -> str:
 
 
 def behind(position: int | None) -> str:
-    """The position, if the task is not the first."""
+    """The text `, position 7`; empty if the task is the first or its position is unknown."""
     if position is None or position <= 1:
         return ""
     return f", position above {FARTHEST}" if position > FARTHEST else f", position {position}"
 
 
 def listed(parts: Iterable[str]) -> str:
-    """Join parts: `a, b and c`."""
+    """The parts, joined as in `a, b and c`."""
     *head, last = parts
     return f"{', '.join(head)} and {last}" if head else last
 
 
 def some(parts: Sequence[str], joint: str = ", ") -> str:
-    """Join the first few parts, and say how many more there are."""
+    """The first few parts, joined, with the number of those left out."""
     more = len(parts) - SHOWN
     shown = joint.join(parts[:SHOWN])
     return f"{shown}{joint}and so on for {more} more" if more > 0 else shown
 
 
 def clock_time(moment: datetime, now: datetime) -> str:
-    """For example `10:02`: local time, with the date if it is not today."""
+    """The local time, for example `10:02`; with the date if that is not today's."""
     here, today = moment.astimezone(), now.astimezone()
     return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M}"
 
 
 def when(moment: datetime | None, now: datetime) -> str:
-    """For example `in 42 s`, or `now`."""
+    """The time until the moment, for example `in 42 s`; `now` if it has come."""
     seconds = 0.0 if moment is None else (moment - now).total_seconds()
     return f"in {rough(seconds)}" if round(seconds) > 0 else "now"
 
 
 def lasting(moment: datetime | None, now: datetime) -> str:
-    """For example `for 12 s`."""
+    """The time since the moment, for example `for 12 s`."""
     return f"for {rough(0.0 if moment is None else max((now - moment).total_seconds(), 0.0))}"
 
 
 def plural(count: float, noun: str) -> str:
-    """For example `1 task`, `2 tasks`."""
+    """The count with the noun in the right number, for example `1 task` or `2 tasks`."""
     return f"{count:g} {noun}" if count == 1 else f"{count:g} {noun}s"
 
 
@@ -119,7 +119,8 @@ def _key_queue(cause: Cause, _: datetime) -> str:
 
 
 def _key_queue_name(cause: Cause) -> str:
-    """The text for a key queue. A kind with a rate and without `limit_by` has one for all its tasks."""
+    """The name of a key queue in a sentence. A kind with a rate but without `limit_by` has one key queue for all its
+    tasks."""
     return f"the key queue of its limit key {cause.subject!r}" if cause.subject else "the key queue of its kind"
 
 
@@ -145,7 +146,7 @@ def _too_small(cause: Cause, _: datetime) -> str:
 
 
 _FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.RESOURCE: _resource}
-"""Causes that are worded as "is full"."""
+"""The causes for which `reasons` writes "is full", with the functions that make the details."""
 
 _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.DELAYED: lambda cause, now: f"its time comes {when(cause.until, now)}",

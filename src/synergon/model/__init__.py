@@ -1,1 +1,1 @@
-"""Records that cross borders: between the client, nodes, stores and the command line."""
+"""Records that cross the borders between the client, nodes, stores and the command line."""

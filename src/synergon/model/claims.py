@@ -1,4 +1,4 @@
-"""Records of claims: the request of a node, and the tasks that it gets."""
+"""Records of claims: the request of a node, and the tasks that the node gets."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ class KindRequest(Record, frozen=True, kw_only=True):
     kind: str
     count: int
     limits: tuple[str, ...] = ()
-    """Each task holds a permit of each of these limits while it runs."""
+    """The limits of which each task holds a permit while it runs."""
     provider: str | None = None
-    """Each task runs on a server of this provider."""
+    """The provider on whose servers the tasks run. None if they need no server."""
     is_rated: bool = False
-    """The key queues of the kind have a rate."""
+    """Whether the key queues of the kind have a rate."""
     is_command: bool = False
-    """Commands precede all tasks, and do not count against `ClaimRequest.limit`."""
+    """Whether the kind is one of commands. These precede all tasks, and do not count against `ClaimRequest.limit`."""
     requirements: Requirements = NO_REQUIREMENTS
-    """The requirements of tasks that have none of their own, including a child process."""
+    """The requirements of tasks that have none of their own; they include a child process if the kind runs in one."""
     rank: int = 0
-    """At equal priority, tasks of a lower rank are first: the end of a pipeline before its beginning."""
+    """At equal priority, tasks of a lower rank come first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
-    """Urgent tasks are first, and may use what running tasks would yield, slots beyond `ClaimRequest.limit` too."""
+    """Whether the kind is urgent. Its tasks come first, and may use what running tasks would yield, including slots
+    beyond `ClaimRequest.limit`."""
     is_backed_off: bool = False
-    """Preemption for this kind is backed off: no task yields to it for a while."""
+    """Whether preemption for this kind backs off: no task yields to it for a while."""
     is_brief: bool = False
-    """The tasks end before the reserved task can start, and may use its capacity until then."""
+    """Whether tasks of the kind end before the reserved task can start, so that they may use the capacity held for
+    it."""
     only: tuple[int, ...] | None = None
-    """Only these tasks: `can_accept` has accepted them."""
+    """Only these tasks may be claimed, because `can_accept` has accepted them. None means all."""
 
     @property
     def is_yielded_to(self) -> bool:
-        """Whether its tasks may use what running tasks would yield."""
+        """Whether tasks of the kind may use what running tasks would yield."""
         return self.is_urgent and not self.is_backed_off
 
     @property
@@ -61,28 +63,29 @@ class KindRequest(Record, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """What a node asks for: at most `limit` tasks in total, and at most `kinds[i].count` of each kind."""
+    """A node's request for tasks: at most `limit` in total, and at most `kinds[i].count` of each kind."""
 
     node_id: str
     kinds: tuple[KindRequest, ...]
     limit: int
     queues: frozenset[str] | None = None
-    """Only tasks of these queues; None means every queue. Commands come from every queue."""
+    """Only tasks of these queues are claimed. None means every queue. Commands come from every queue."""
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """The node's total of each resource and of child processes; zero of those that are not named."""
+    """The node's total of each resource, and of child processes. The total of a resource that is not named is zero."""
     free: dict[str, int] = {}
     """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent task; under `SLOT`, the number of slots beyond the limit."""
+    """What running tasks would yield to an urgent task. Under `SLOT`: how many slots beyond the limit."""
     reserved_task: int | None = None
-    """The task for which the node has reserved capacity."""
+    """The task for which the node has reserved capacity. None if there is none."""
     held: dict[str, int] = {}
-    """The part of the free amounts that is held for the reserved task; never more than it requires."""
+    """The part of the free amounts that is held for the reserved task. Never more than the task requires."""
     patience: int | None = None
-    """How long in microseconds a task that does not fit must have waited before it is reserved; None means never."""
+    """How many microseconds a task that does not fit must have waited before capacity is reserved for it. None means
+    never."""
     reserve_microseconds: int = 30_000_000
-    """For how many microseconds from now the reservation holds; 0 drops it."""
+    """For how many microseconds from now the reservation holds. 0 drops it."""
     shares: tuple[dict[str, int], ...] = ()
     """The distinct costs of running tasks."""
 
@@ -93,14 +96,14 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
 
     @property
     def open_kinds(self) -> list[KindRequest]:
-        """The kinds of which a task may be claimed. The kind of the reserved task is among them even if it has no slot:
+        """The kind requests with a count. If a task is reserved, also those with count 0: its kind must be read so that
         the reservation is renewed."""
         least = 1 if self.reserved_task is None else 0
         return [kind_request for kind_request in self.kinds if kind_request.count >= least]
 
     def needs_only_slots(self, kind_requests: Iterable[KindRequest]) -> bool:
-        """Whether counts alone decide which tasks of these kinds are claimed, if their rows have no requirements. Child
-        processes need a plan only if several kinds share them."""
+        """Whether the counts alone decide which tasks of these kinds are claimed, if no task has requirements of its
+        own. False if several kinds share the free child processes, or a task is reserved."""
         if self.reserved_task is not None:
             return False
         in_processes: set[str] = set()
@@ -112,7 +115,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
         return len(in_processes) <= 1 or self.free_processes <= 0
 
     def most_without_requirements(self, kind_request: KindRequest) -> int:
-        """How many tasks of the kind could be claimed, if their rows have no requirements and no other kind takes a
+        """How many tasks of the kind could be claimed, if no task has requirements of its own and no other kind uses a
         child process."""
         return min(kind_request.count, self.free_processes) if kind_request.is_process else kind_request.count
 
@@ -126,12 +129,12 @@ class ReservedTask(Record, frozen=True, kw_only=True):
 
 
 class Claims(list["Claim"]):
-    """The tasks that a claim took, in claim order, and what else it found."""
+    """The tasks that a claim took, in claim order, with the reservation and other findings."""
 
     reserved: ReservedTask | None = None
-    """The task for which the node has reserved capacity, newly or still."""
+    """The task for which the node has reserved capacity, newly or from an earlier claim. None if there is none."""
     is_cordoned: bool = False
-    """The node is cordoned and may claim nothing."""
+    """Whether the node is cordoned, so that it may claim nothing."""
     unfit: frozenset[str] = frozenset()
     """Kinds with ready tasks that do not fit now, but fit when more capacity is free. The node requests them again
     then."""
@@ -142,7 +145,8 @@ class DryRun(Record, frozen=True, kw_only=True):
 
     is_taken: bool
     reserved: int | None = None
-    """The claim would end at this task, which does not fit: it would reserve capacity for it."""
+    """The task for which the claim would reserve capacity, because it does not fit. The claim would take no later
+    task."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -168,7 +172,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     server: str | None = None
     """The server on which the task runs, if its kind has a provider."""
     slot: int | None = None
-    """Which of that server's places: no two running tasks of a server have the same."""
+    """The number of the permit that the task holds on that server. No two running tasks of a server have the same
+    number."""
     protected_for: int = 0
     """For how many microseconds the task is protected from preemption."""
 
@@ -180,7 +185,7 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     queues: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """Tasks that can never run on a node with these totals are excluded."""
+    """Excludes tasks that can never run on a node with these totals."""
     after: tuple[int, int] | None = None
-    """Only those behind the one with this priority and id."""
+    """Only tasks after this (priority, id) in claim order."""
     limit: int = 100

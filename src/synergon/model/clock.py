@@ -1,5 +1,5 @@
 """The port to time and randomness. Node code uses a Clock and never the operating system, so that a simulator can
-replace it."""
+implement it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time inside one process. Moments that are stored or compared between processes come from the store's clock."""
+    """Time inside one process. Moments that are stored, or compared between processes, are those of the store's
+    clock."""
 
     def monotonic(self) -> float:
-        """Seconds that never decrease, for durations."""
+        """Seconds of a clock that never runs back, for durations."""
 
     def wall(self) -> int:
-        """Microseconds since 1970 by the host, for stores whose clock is the host's."""
+        """Microseconds since 1970 by the host's clock, for stores whose clock is the host's."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
+        """Wait for `seconds`."""
 
     def chance(self) -> float:
         """A random number in [0, 1)."""
@@ -40,7 +41,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
+        """Wait for `seconds`."""
         await asyncio.sleep(seconds)
 
     def chance(self) -> float:

@@ -10,7 +10,7 @@ from synergon.model.tasks import Insertion, NewTask
 
 
 class NewGroup(Record, frozen=True, kw_only=True):
-    """Tasks to be stored as a group, and perhaps one that runs when all of them have ended."""
+    """Tasks to be stored as a group, and perhaps a task that runs when all of them have ended."""
 
     name: str
     tasks: tuple[NewTask, ...]
@@ -37,11 +37,11 @@ class GroupRecord(Record, frozen=True, kw_only=True):
     name: str
     created_at: datetime
     ended_at: datetime | None
-    """When the last of its tasks ended for the first time."""
+    """When all tasks of the group had ended for the first time. None before that."""
     counts: dict[State, int]
     then_id: int | None = None
 
     @property
     def open(self) -> int:
-        """How many of its tasks are live."""
+        """How many tasks of the group are live."""
         return sum(count for state, count in self.counts.items() if state not in FINAL)

@@ -1,6 +1,6 @@
 """The states of a task, and the table of legal changes of state.
 
-Stores make each change with one guarded statement, whose guard agrees with this table: the conformance suite and the
+Stores make each change with one guarded statement. The guards agree with this table: the conformance suite and the
 model test compare every store with it.
 """
 
@@ -28,16 +28,16 @@ class State(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a task ended as it did. Only final tasks that did not succeed have one."""
+    """Why a task ended as it did. Only final tasks that did not succeed have a reason."""
 
     ERROR = "error"
-    """The task function failed and its policy allows one attempt only, or the payload does not match the function."""
+    """The task function failed and its policy allows only one attempt, or the payload does not match the function."""
     EXHAUSTED = "exhausted"
     """The task function failed as often as its policy allows."""
     TIMEOUT = "timeout"
     """The last allowed attempt ran past its deadline."""
     CRASHED = "crashed"
-    """The process that ran the task died `CRASH_LIMIT` times."""
+    """The process that ran the task died `CRASH_LIMIT` times; for a command, once."""
     EXPIRED = "expired"
     """The task had not started when its `expires_in` was over."""
     DISCARDED = "discarded"
@@ -49,7 +49,7 @@ class Reason(StrEnum):
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 LIVE: Final = frozenset(State) - FINAL
 WAITING_STATES: Final = LIVE - {State.RUNNING}
-"""Live and not running: cancel, expiry and delete may end such tasks at once."""
+"""The live states except `running`. Tasks in them can be cancelled, deleted or expire at once."""
 
 MOVES: Final[dict[State, frozenset[State]]] = {
     # due, reschedule, cancel, expiry, a full key queue, a rate

@@ -17,14 +17,14 @@ class NewRate(Record, frozen=True, kw_only=True):
 class NewLimit(Record, frozen=True, kw_only=True):
     """A limit as the code declares it.
 
-    Its name says what it counts: `kind:K` the running tasks of a kind; `key:K` the ready and running tasks of each key
-    queue of a kind (only these have a rate); any other name the running tasks that hold it by name or run on a server
-    that it covers.
+    The name decides what the limit counts: `kind:K` counts the running tasks of a kind; `key:K` counts the ready and
+    running tasks of each key queue of a kind (only such limits have a rate); any other name counts the running tasks
+    that hold the limit by name or run on a server that it covers.
     """
 
     name: str
     value: int | None
-    """None means unlimited, 0 closed."""
+    """The maximum number. None means unlimited, 0 means closed."""
     rate: NewRate | None = None
 
 
@@ -33,7 +33,7 @@ class NewServer(Record, frozen=True, kw_only=True):
 
     address: str
     capacity: int | None
-    """None means unlimited, 0 closed."""
+    """How many tasks may run on the server at once. None means unlimited, 0 means closed."""
 
 
 class NewProvider(Record, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class NewProvider(Record, frozen=True, kw_only=True):
     name: str
     servers: tuple[NewServer, ...]
     backoff_after: int | None = 5
-    """After this number of failures in a row a server backs off; None means never."""
+    """After how many failures in a row a server backs off. None means never."""
     backoff_first: int = 1_000_000
     """The first back-off in microseconds. Each further one is twice as long, until a success."""
     backoff_cap: int = 60_000_000
@@ -54,9 +54,9 @@ class LimitRecord(Record, frozen=True, kw_only=True):
     name: str
     value: int | None
     in_use: int
-    """How many running tasks hold a permit of it."""
+    """How many running tasks hold a permit of the limit."""
     waiting: int = 0
-    """How many tasks are `waiting` for it; limits of key queues only."""
+    """How many tasks are `waiting` because of the limit. Only limits of key queues have such tasks."""
     rate: NewRate | None = None
 
 
@@ -68,8 +68,9 @@ class ServerRecord(Record, frozen=True, kw_only=True):
     capacity: int | None
     in_use: int
     failures: int = 0
-    """How many tasks have failed on it in a row."""
+    """How many tasks in a row have failed on the server."""
     backs_off_until: datetime | None = None
-    """Until then the server gets no task; after that one task at a time, until one succeeds."""
+    """Until this moment the server gets no task; after it one task at a time, until a task succeeds. None without a
+    back-off."""
     is_removed: bool = False
-    """The server was removed from the pool, and finishes its running tasks."""
+    """Whether the server was removed from the pool. It finishes its running tasks."""

@@ -1,7 +1,7 @@
-"""The status of a node: its capacity, what of it is free, and which tasks use the rest.
+"""The status of a node: its capacity, how much of it is free, and which tasks use the rest.
 
-The node's row contains it as JSON, with its age. It decides nothing about claims: the claim of the node itself does. It
-answers questions: why a task waits, and whether any node can ever run it.
+The node's row contains the status as JSON, with its age. Claims do not depend on it: they use the request of the node.
+The status serves to explain why a task waits, and whether any node can ever run it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from synergon.model.requirements import (
 
 
 class FreeSlots(NamedTuple):
-    """How many more tasks of a kind a node can start, separately for each bound."""
+    """How many more tasks of a kind a node can start, by each of its two bounds."""
 
     slots: int
     of_kind: int | None = None
-    """What remains of the kind's `max_running`; None without one."""
+    """How much of the kind's `max_running` remains. None without `max_running`."""
 
     @property
     def free(self) -> int:
-        """How many tasks can start, by all bounds together."""
+        """How many more tasks can start, by both bounds."""
         return self.slots if self.of_kind is None or self.of_kind > self.slots else self.of_kind
 
 
 HOLDERS: Final = 3
-"""How many tasks that use a resource are named, those with the largest usage first."""
+"""How many tasks that use a resource are named in a status. Those that use most of it come first."""
 
 
 class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,22 +44,23 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     max_running: int | None = None
     is_process: bool = False
-    """The task functions of the kind run in child processes, unless a task overrides it."""
+    """Whether the task functions of the kind run in child processes, unless a call overrides it."""
     requirements: str = KIND_DEFAULT
-    """The requirements of tasks that have none of their own; empty means none."""
+    """The requirements of tasks that have none of their own, as text. Empty means none."""
     rank: int = 0
     is_urgent: bool = False
     has_can_accept: bool = False
-    """The kind has `can_accept`."""
+    """Whether the kind has `can_accept`."""
     is_command: bool = False
     limits: tuple[str, ...] = ()
-    """The limits whose permits a task holds while it runs."""
+    """The limits of which a task holds a permit while it runs."""
     provider: str | None = None
-    """The provider on whose servers the tasks run."""
+    """The provider on whose servers the tasks run. None if they need no server."""
 
     @property
     def weight(self) -> Requirements:
-        """The requirements of tasks that have none of their own, including a child process."""
+        """The requirements of tasks that have none of their own; they include a child process if the kind runs in
+        one."""
         return with_process(
             parse_requirements(self.requirements) if self.requirements else NO_REQUIREMENTS, is_process=self.is_process
         )
@@ -72,47 +73,48 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The published status of a node."""
 
     is_published: bool = False
-    """False if the node has not published a status yet."""
+    """Whether the node has published a status."""
     labels: tuple[str, ...] = ()
-    """Sorted."""
+    """The labels of the node, sorted."""
     totals: dict[str, int] = {}
     """The total of each resource and of child processes, in the integer units of `model.requirements`."""
     free: dict[str, int] = {}
     """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
-    """What running tasks would yield to an urgent task, including slots, unless its kind is `backed_off`."""
+    """What running tasks would yield to an urgent task whose kind is not in `backed_off`, including slots."""
     backed_off: dict[str, float] = {}
-    """Urgent kinds to which running tasks did not yield, with the remaining seconds of their back-off."""
+    """The urgent kinds to which running tasks did not yield, each with the remaining seconds of its back-off."""
     shares: tuple[dict[str, int], ...] = ()
     """The distinct costs of running tasks."""
     held: dict[str, int] = {}
     """The part of the free amounts that is held for the reserved task."""
     reserved_task: int | None = None
     reserved_kind: str | None = None
-    """The kind of the reserved task. One task of its `max_running` is held for it, too."""
+    """The kind of the reserved task. One task of the kind's `max_running` is held for it, too."""
     patience: float | None = None
-    """How many seconds a task that does not fit must have waited before it is reserved; None means never."""
+    """How many seconds a task that does not fit must have waited before capacity is reserved for it. None means
+    never."""
     brief: tuple[str, ...] = ()
-    """Kinds whose tasks end before the reserved task can start, and may use its capacity."""
+    """Kinds whose tasks end before the reserved task can start, and may use the capacity held for it."""
     slots_free: int = 0
     commands_free: int = 0
     taken: int = 0
-    """How many tasks have started since the node exists; it determines which provider gets the next slot."""
+    """How many tasks have started since the node was made. This number determines which provider gets the next slot."""
     promised: tuple[int, ...] = ()
     """Claimed urgent tasks that wait for others to yield."""
     running: dict[str, int] = {}
-    """The number of tasks that run, or are about to start, by kind, without zeros."""
+    """The number of tasks that run or are promised capacity, by kind, without zeros."""
     is_cordoned: bool = False
     is_stopping: bool = False
     departure: str | None = None
-    """`drain` or `restart` if the node stops as soon as no task runs there."""
+    """`drain` or `restart`, if the node stops as soon as no task runs on it. None otherwise."""
     kinds: dict[str, KindStatus] = {}
-    """Only kinds with a status other than PLAIN, which `kind()` returns for all others."""
+    """The status of each kind. Kinds with the status PLAIN are left out; `kind()` returns it for them."""
     holders: dict[str, tuple[int, ...]] = {}
     """For each resource in use, a few of the tasks that use it."""
 
     def kind(self, name: str) -> KindStatus:
-        """The status of one of its kinds. The node's row says whether it runs the kind at all."""
+        """The status of a kind. Whether the node runs the kind at all is in its row, not here."""
         return self.kinds.get(name, PLAIN)
 
 
@@ -120,20 +122,21 @@ UNKNOWN_STATUS: Final = NodeStatus()
 
 
 def could_run(state: NodeStatus, kind: str, text: str) -> bool:
-    """Whether a node with this status can ever run a task with these requirements. True if it has published none."""
+    """Whether a node with this status can ever run a task with these requirements. True if the node has not published a
+    status."""
     if not state.is_published:
         return True
     return is_suitable(requirements_on(state, kind, text), frozenset(state.labels), state.totals)
 
 
 def requirements_on(state: NodeStatus, kind: str, text: str) -> Requirements:
-    """The requirements of a task on a node with this status, from the text in its row."""
+    """The requirements of a task on a node with this status. `text` is the text in the task's row."""
     of_kind = state.kind(kind).weight
     return with_kind_defaults(parse_requirements(text), of_kind) if text else of_kind
 
 
 def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:
-    """The free slots for one kind of a node with this status."""
+    """How many more tasks of the kind a node with this status can start."""
     said = state.kind(kind)
     slots = state.slots_free
     if said.is_command:
@@ -152,7 +155,7 @@ def encode_status(state: NodeStatus) -> bytes:
 
 
 def read_status(published: bytes) -> NodeStatus:
-    """Decode a node's status; UNSAID if there is none, or none that this release can read."""
+    """Decode a node's status. UNKNOWN_STATUS if this release cannot decode it."""
     try:
         return _decoder.decode(published)
     except msgspec.MsgspecError:

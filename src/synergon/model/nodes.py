@@ -11,24 +11,24 @@ from synergon.model.node_status import NodeStatus, read_status
 from synergon.model.record import Record
 
 HEARTBEATS_PER_LEASE: Final = 6
-"""How often a node renews its lease in the time that the lease lasts."""
+"""How many times a node renews its lease in the time that a lease lasts."""
 
 
 class ProcessIdentity(Record, frozen=True, kw_only=True):
-    """The identity of a process, by which others on its host can see whether it is alive."""
+    """The identity of a process. Other processes on its host can use it to check whether the process is alive."""
 
     host: str
     boot_id: str
-    """Changes with each boot of the host."""
+    """An id of the host's boot. It changes with each boot."""
     pid_namespace: str
-    """Pids are unique only within one namespace."""
+    """The namespace of the pid: pids are unique only within one namespace."""
     pid: int
     started: float
-    """Start time of the process, so that a reused pid is not mistaken for it."""
+    """The start time of the process, so that another process with the same pid is not mistaken for it."""
 
 
 class KnownNode(Record, frozen=True, kw_only=True):
-    """What a node states when it registers."""
+    """The fields of a node that do not change after it has registered."""
 
     id: str
     name: str
@@ -41,14 +41,14 @@ class KnownNode(Record, frozen=True, kw_only=True):
 
 
 class NewNode(KnownNode, frozen=True, kw_only=True):
-    """A node that registers."""
+    """A node as it registers."""
 
     lease: int
-    """Microseconds."""
+    """The length of the lease in microseconds."""
     is_cordoned: bool = False
-    """The node is cordoned from the beginning."""
+    """Whether the node is cordoned when it registers."""
     published: bytes = b"{}"
-    """Its status, as JSON."""
+    """The status of the node, as JSON."""
 
 
 class NodeRecord(KnownNode, frozen=True, kw_only=True):
@@ -56,21 +56,21 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
 
     registered_at: datetime
     lease_remaining: float
-    """Seconds by the store's clock; negative after the lease has ended."""
+    """The seconds until the lease ends, by the store's clock. Negative after it has ended."""
     cordoned_at: datetime | None = None
     is_stopping: bool = False
-    """The node stops: if it dies now, its tasks are charged no crash."""
+    """Whether the node is stopping. If it dies then, its tasks are not charged with a crash."""
     published: msgspec.Raw = msgspec.Raw(b"{}")
-    """Its last status, as JSON."""
+    """The last status that the node published, as JSON."""
     published_ago: float = 0.0
-    """The age of that status in seconds, by the store's clock."""
+    """The age of the published status in seconds, by the store's clock."""
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether the node may start no task."""
+        """Whether the node is cordoned: it starts no new tasks."""
         return self.cordoned_at is not None
 
     @property
     def state(self) -> NodeStatus:
-        """The decoded status, `published_ago` seconds old."""
+        """The published status, decoded. It is `published_ago` seconds old."""
         return read_status(self.published)

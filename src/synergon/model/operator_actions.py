@@ -10,28 +10,29 @@ from synergon.model.record import Record
 Verb = Literal[
     "pause", "resume", "set_limit", "set_servers", "cancel", "cordon", "uncordon", "stop", "drain", "restart"
 ]
-"""The operator actions. The named node carries out the last five, the store all others at once. After a cordon, drain
-or restart is recorded, the store rejects the claims of the node, before the node knows of it."""
+"""The operator actions. The named node carries out the last five; the store carries out all others at once. From the
+record of a cordon, drain or restart on, the store rejects the claims of the node, even before the node reads the
+action."""
 
 
 RESTART_EXIT_CODE: Final = 86
-"""The exit code of a worker that was told to restart; its supervisor starts it again."""
+"""The exit code of a worker after the action `restart`. Its supervisor then starts it again."""
 
 REJECTED: Final = "rejected: "
 """The beginning of the outcome of a rejected action."""
 
 
 class NewAction(Record, frozen=True, kw_only=True):
-    """An operator action that is to be carried out and recorded."""
+    """An operator action to be carried out and recorded."""
 
     verb: Verb
     subject: str
     """The queue, limit, provider, task id or node id that the action concerns."""
     value: Any = None
-    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], why a task is cancelled."""
+    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], or why a task is cancelled."""
     who: str
     rejection: str | None = None
-    """Why the sender has rejected the action; it is recorded only. None if it is to be carried out."""
+    """Why the engine has rejected the action, which is then only recorded. None if it is to be carried out."""
 
 
 class AuditRecord(Record, frozen=True, kw_only=True):
@@ -45,9 +46,9 @@ class AuditRecord(Record, frozen=True, kw_only=True):
     requested_at: datetime
     done_at: datetime | None = None
     outcome: str | None = None
-    """None while the named node has not carried it out yet."""
+    """What the action did, or why it was rejected. None until the named node has carried it out."""
 
     @property
     def is_rejected(self) -> bool:
-        """Whether the action was rejected and changed nothing; `outcome` says why."""
+        """Whether the action was rejected and changed nothing. `outcome` says why."""
         return self.outcome is not None and self.outcome.startswith(REJECTED)

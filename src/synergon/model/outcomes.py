@@ -1,4 +1,4 @@
-"""Records of outcomes, and of the store's verdicts about them."""
+"""Records of outcomes, and of the store's verdicts on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
     traceback: str = ""
     node_id: str | None = None
     at: datetime | None = None
-    """Set by the store, by its own clock."""
+    """When the store received the error, by the store's clock. The store sets it."""
 
 
 class Succeeded(Record, frozen=True, kw_only=True):
@@ -28,31 +28,31 @@ class Succeeded(Record, frozen=True, kw_only=True):
 
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()
-    """Tasks that are stored only together with the success."""
+    """Tasks that the store inserts only together with the success."""
 
 
 class Failed(Record, frozen=True, kw_only=True):
-    """The task function failed, and there is no further attempt."""
+    """The task function failed, and is not run again."""
 
     reason: Reason
     error: ErrorRecord
 
 
 class Retrying(Record, frozen=True, kw_only=True):
-    """The task function failed, and runs again after `delay` microseconds."""
+    """The task function failed, and is run again after `delay` microseconds."""
 
     delay: int
     error: ErrorRecord
 
 
 class Snoozed(Record, frozen=True, kw_only=True):
-    """The task function asked to run again after `delay` microseconds. The attempt is not counted."""
+    """The task function raised `Snooze`, and is run again after `delay` microseconds. The attempt is not counted."""
 
     delay: int
 
 
 class Cancelled(Record, frozen=True, kw_only=True):
-    """The task function raised `Cancel`, or ended because it was cancelled."""
+    """The task function raised `Cancel`, or the attempt was cancelled."""
 
     why: str | None = None
 
@@ -71,14 +71,14 @@ class Crashed(Record, frozen=True, kw_only=True):
 
 
 def given_back(node_id: str | None) -> ErrorRecord:
-    """The error of a command whose node gives it back: it ends, because a command is never run twice."""
+    """The error of a command that its node hands back. The command ends, because a command is never run twice."""
     message = f"node {node_id} gave the command back after it had started; a command is never run twice"
     return ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
 
 
 class KeyAssigned(Record, frozen=True, kw_only=True):
-    """The producer did not know the key queue of the task, and the node does: the task joins that key queue, and the
-    attempt is not counted."""
+    """The producer could not compute the limit key of the task, and the node has computed it. The task joins that key
+    queue; the attempt is not counted."""
 
     limit_key: str
 
@@ -100,30 +100,30 @@ class FencedOutcome(Record, frozen=True, kw_only=True):
     claim_no: int
     outcome: Outcome
     progress: Progress | None = None
-    """The last report that was not written yet."""
+    """The last progress that was not written yet."""
     limit_key: str | None = None
-    """As in the claim, so that a store knows which key queue to lock first."""
+    """The limit key of the claim, from which a store knows which key queue to lock first."""
     group_id: int | None = None
-    """As in the claim, so that a store knows which group to lock first."""
+    """The group of the claim, from which a store knows which group to lock first."""
     server: tuple[str, str] | None = None
-    """Provider and address of the server, if the outcome counts for its health."""
+    """The provider and address of the server, if the outcome counts for the server's health. None otherwise."""
     is_server_well: bool = True
     slot: int | None = None
-    """The number of the permit on that server that becomes free."""
+    """The number of the permit on the server, which becomes free."""
     kind: str | None = None
-    """The kind of the task, if it shares permits with others that may start with the commit."""
+    """The kind of the task, if its kind has limits, a provider or key queues, or it belongs to a group."""
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """The store's answer to an outcome: the new state of the task, or None if the claim was stale."""
+    """The store's answer to an outcome: the new state of the task. `state` is None if the claim was stale."""
 
     id: int
     state: State | None
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
     released: tuple[str, ...] = ()
-    """The kinds of tasks that this call has released from groups or key queues. One verdict of the call lists them
-    all."""
+    """The kinds of the tasks that this call has released because a group ended. Only the last verdict of a call has
+    them."""
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -133,4 +133,4 @@ class Report(Record, frozen=True, kw_only=True):
     claim_no: int
     progress: Progress | None = None
     overdue: bool = False
-    """The task function still runs after its deadline."""
+    """Whether the task function still runs after its deadline."""

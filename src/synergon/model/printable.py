@@ -1,7 +1,7 @@
-"""Text as it may leave for a terminal or a log.
+"""Makes text safe to print on a terminal or to log.
 
 Errors, progress, reasons and names come from task functions, servers and other users. A terminal obeys some of their
-characters, and a line break in a log looks like a record of its own. `printable` makes all of them visible.
+characters, and a line break in a log looks like a new record. `printable` escapes all such characters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNSAFE: Final = re.compile(
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    r"""The text with its control characters as escapes, such as `\x1b`; with `lines` it keeps line breaks and tabs."""
+    r"""The text with its control characters escaped, such as `\x1b`. With `lines`, line breaks and tabs remain."""
     return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escape(found[0]), text)
 
 
@@ -32,16 +32,17 @@ def _escape(character: str) -> str:
 
 
 def printable_json(document: bytes) -> bytes:
-    """A JSON document with these characters as JSON's own escapes. Outside of strings it has only line breaks."""
+    """The JSON document with control characters escaped as JSON does it. Outside strings, only line breaks can occur,
+    and they remain."""
     text = document.decode()
     return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text).encode()
 
 
 class PrintableRecords(logging.Filter):
-    """Makes every record printable before any handler gets it."""
+    """A filter that escapes control characters in every log record, before a handler gets it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the message, its arguments and the traceback, which keeps its lines."""
+        """Escape the message, its arguments and the traceback. The traceback keeps its line breaks."""
         if isinstance(record.msg, str):
             record.msg = printable(record.msg)
         if isinstance(record.args, tuple):
@@ -60,7 +61,7 @@ _RECORDS: Final = PrintableRecords()
 
 
 def printing(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-    """Let this logger make only printable records."""
+    """Make this logger escape control characters in all its records."""
     while isinstance(logger, logging.LoggerAdapter):
         logger = logger.logger
     logger.addFilter(_RECORDS)

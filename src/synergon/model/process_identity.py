@@ -1,7 +1,7 @@
-"""Identifies processes, and tells whether another process on this host is alive.
+"""Identifies processes, and checks whether another process on this host is alive.
 
-A pid alone identifies nothing: it is valid only within one pid namespace of one boot, and it is reused. So an identity
-contains all of these and the start time, too.
+A pid alone does not identify a process: it is valid only within one pid namespace of one boot, and it is reused. So an
+identity contains all of these, and the start time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def this_process() -> ProcessIdentity:
 
 
 def is_gone(process: ProcessIdentity) -> bool:
-    """Whether that process is certainly dead. False also if this process cannot tell."""
+    """Whether the process is certainly dead. False if this process cannot find out."""
     if process.boot_id != BOOT_ID or process.pid_namespace != PID_NAMESPACE:
         return False
     try:
@@ -57,7 +57,7 @@ def is_gone(process: ProcessIdentity) -> bool:
 
 
 def _start_of(pid: int) -> float | None:
-    """When the process started, by a clock that does not step; None if it does not exist or is a zombie."""
+    """When the process started, by a clock that does not step. None if the process does not exist or is a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     if _LINUX_BOOT_ID.exists():
         try:

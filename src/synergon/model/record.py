@@ -1,6 +1,6 @@
-"""The base class of records, and conversions of times.
+"""The base class of records, and conversions of times and texts.
 
-Inside the engine times are whole microseconds since 1970 by the store's clock. Records for users contain aware
+Inside the engine, times are whole microseconds since 1970 by the store's clock. Records for users contain aware
 datetimes.
 """
 
@@ -15,24 +15,24 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(microseconds: int) -> datetime:
-    """The moment as an aware datetime, exact to the microsecond."""
+    """Convert microseconds since 1970 to an aware datetime, exactly."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 
 def from_datetime(moment: datetime) -> int:
-    """The aware datetime as whole microseconds since 1970."""
+    """Convert an aware datetime to whole microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database takes the text: it has no NUL and no half of a character."""
+    """Whether every database accepts the text: it has no NUL and no lone surrogate."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def storable(text: str) -> str:
-    """Replace lone surrogates in a text: no database stores them."""
+    """Replace lone surrogates in a text by escapes, because no database stores them."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The base class of records. No record refers to itself, so the garbage collector need not track them."""
+    """The base class of records. No record can refer to itself, so the garbage collector does not track them."""

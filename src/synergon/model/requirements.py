@@ -1,8 +1,8 @@
 """Requirements of a task: amounts of resources, and labels that the node must or must not have.
 
-A task's row contains their text, and stores index ready tasks by it: tasks that a node cannot run are never read,
-however many there are. Amounts are integers, so that sums are exact: bytes of memory, and millionths of everything
-else.
+A task's row contains the requirements as text, and stores index ready tasks by this text. So tasks that a node cannot
+run are never read, even if there are many. Amounts are integers, so that sums are exact: bytes of memory, and
+millionths of everything else.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Final
 import msgspec
 
 UNIT: Final = 1_000_000
-"""One processor, GPU or licence."""
+"""The amount of one processor, GPU or licence."""
 
 SLOT: Final = "a slot"
 PROCESS: Final = "a child process"
-"""The name under which child processes are counted like a resource; names of resources contain no blanks. Each task
-function that runs in a child process takes one."""
+"""The name under which child processes are counted like a resource. Each task function that runs in a child process
+uses one. Names of real resources contain no blanks."""
 
 KIND_DEFAULT: Final = ""
-"""The text of a task without requirements of its own: those of its kind apply, on the node that claims it."""
+"""The text of a task without requirements of its own. The requirements that the claiming node has for its kind
+apply."""
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,15 +36,16 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     forbids: tuple[str, ...] = ()
     """The node must have none of these labels."""
     left_to_kind: tuple[str, ...] = ()
-    """Which of these three the claiming node takes from the kind, because the producer did not know them."""
+    """Which of `cost`, `needs` and `forbids` the claiming node takes from the kind, because the producer did not know
+    them."""
     is_long: bool = False
-    """The task may run for longer than the timeout of its kind."""
+    """Whether the task may run for longer than the timeout of its kind."""
     is_process: bool | None = None
-    """Whether the task function runs in a child process; None means as the kind says."""
+    """Whether the task function runs in a child process. None means as the kind declares."""
 
     @property
     def text(self) -> str:
-        """The text for the row. Never empty, because an empty text means the requirements of the kind."""
+        """The text for the task's row. Never empty, because an empty text means the requirements of the kind."""
         return msgspec.json.encode(self).decode()
 
 
@@ -52,13 +54,13 @@ ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
 
 
 def make_requirements(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Requirements:
-    """Requirements with sorted names and without zero amounts."""
+    """Make requirements, with sorted names and without zero amounts."""
     amounts = {name: cost[name] for name in sorted(cost) if cost[name]}
     return Requirements(cost=amounts, needs=tuple(sorted(needs)), forbids=tuple(sorted(forbids)))
 
 
 def with_process(said: Requirements, *, is_process: bool) -> Requirements:
-    """These requirements with or without a child process."""
+    """The requirements, changed so that they include a child process or do not."""
     if is_process == (PROCESS in said.cost):
         return said
     cost = {name: amount for name, amount in said.cost.items() if name != PROCESS}
@@ -66,7 +68,7 @@ def with_process(said: Requirements, *, is_process: bool) -> Requirements:
 
 
 def with_kind_defaults(said: Requirements, of_kind: Requirements) -> Requirements:
-    """These requirements, completed by those of the kind. Both include child processes."""
+    """The requirements of a task, completed by those of its kind."""
     is_process = PROCESS in of_kind.cost if said.is_process is None else said.is_process
     if said.left_to_kind:
         found = {name: getattr(of_kind, name) for name in said.left_to_kind}
@@ -76,7 +78,7 @@ def with_kind_defaults(said: Requirements, of_kind: Requirements) -> Requirement
 
 @lru_cache(maxsize=4096)
 def parse_requirements(text: str) -> Requirements:
-    """Parse the text of a row. The result is cached and must not be changed."""
+    """Parse the text of a task's row. The result is cached, and must not be changed."""
     return msgspec.json.decode(text, type=Requirements)
 
 

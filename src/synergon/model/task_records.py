@@ -40,22 +40,22 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The arguments, as JSON."""
     overrides: msgspec.Raw | None = None
     result_json: msgspec.Raw | None = msgspec.field(default=None, name="result")
-    """What the task function returned, as JSON. It is decoded on access."""
+    """What the task function returned, as JSON. Decoded by `result`."""
     errors: tuple[ErrorRecord, ...] = ()
     progress: Progress | None = None
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
     after_group: int | None = None
-    """The group that the task waits for; None after the group has ended."""
+    """The group that the task waits for. None after the group has ended."""
     is_command: bool = False
     target: str | None = None
     requirements: str = KIND_DEFAULT
-    """The requirements, as JSON; empty means those of its kind."""
+    """The requirements, as JSON. Empty means those of the task's kind."""
     reserved_by: str | None = None
     """The node that has reserved capacity for the task."""
     title: str | None = None
-    """Made of its arguments by the option `title`."""
+    """The text that the option `title` makes from the arguments."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
 
@@ -66,7 +66,7 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
     @property
     def error(self) -> ErrorRecord | None:
-        """The last error, if an attempt has failed."""
+        """The last error. None if no attempt has failed."""
         return self.errors[-1] if self.errors else None
 
     @property
@@ -77,7 +77,7 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
 
 class TaskFilters(TypedDict, total=False):
-    """What `engine.tasks(...)` takes."""
+    """The arguments of `engine.tasks(...)`."""
 
     state: State | str | Iterable[State | str] | None
     kind: str | None
@@ -90,7 +90,7 @@ class TaskFilters(TypedDict, total=False):
 
 
 class TaskQuery(Record, frozen=True, kw_only=True):
-    """A filter over all tasks, newest first. `before` is the keyset cursor: only ids below it."""
+    """A filter over all tasks, newest first. With `before`, only tasks with lower ids."""
 
     states: frozenset[State] | None = None
     kind: str | None = None
@@ -98,7 +98,7 @@ class TaskQuery(Record, frozen=True, kw_only=True):
     tag: str | None = None
     key: str | None = None
     title: str | None = None
-    """Only tasks whose title contains this text, in upper or lower case."""
+    """Only tasks whose title contains this text; case is ignored."""
     before: int | None = None
     limit: int = 100
 
@@ -108,7 +108,7 @@ class TaskPage(Record, frozen=True, kw_only=True):
 
     tasks: tuple[TaskRecord, ...]
     next: int | None = None
-    """Give this as `before` for the next page; None on the last page."""
+    """Pass this as `before` to get the next page. None on the last page."""
 
     def __iter__(self) -> Iterator[TaskRecord]:
         return iter(self.tasks)

@@ -21,47 +21,49 @@ class NewTask(Record, frozen=True, kw_only=True):
     payload: bytes = b"{}"
     priority: int = 0
     run_at: int | None = None
-    """Due at this moment; None means now, or `delay` after now."""
+    """The moment at which the task is due. None means `delay` from now, or now."""
     delay: int | None = None
-    """Microseconds after the store's now."""
+    """The task is due this many microseconds after the store's present time."""
     expires_in: int | None = None
-    """Microseconds after the store's now; not started by then, it ends `failed` with reason `expired`."""
+    """The task expires this many microseconds after the store's present time: if it has not started by then, it ends
+    `failed` with reason `expired`."""
     max_attempts: int | None = None
-    """None if the producer does not know the kind; the node that runs the task does."""
+    """The maximum number of attempts. None if the producer does not know the kind; then the policy of the node that
+    runs the task decides."""
     overrides: bytes | None = None
-    """Options of the call that override those of its kind (`timeout`, `retry`, `runs_in`), as JSON."""
+    """Options of the call that override those of the kind (`timeout`, `retry`, `runs_in`), as JSON."""
     key: str | None = None
     on_conflict: OnConflict = "return"
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
     """A JSON object."""
     title: str | None = None
-    """What the task is about, for people."""
+    """A short text for people that says what the task is about."""
     origin: str | None = None
-    """The engine that is notified when the task has ended."""
+    """The engine that is notified of the end of the task."""
     limit_key: str | None = None
-    """The key queue of the task. A limited number of its tasks are `ready` or `running` at once, and the others are
-    `waiting`."""
+    """The key of the task's key queue. Only a limited number of tasks of a key queue are `ready` or `running` at once;
+    the others are `waiting`."""
     group_id: int | None = None
     """The group that the task belongs to."""
     after_group: int | None = None
     """The task is `waiting` until this group has ended."""
     is_command: bool = False
-    """A command precedes every task, and is never run again after it has started."""
+    """Whether the task is a command: it precedes every task, and is never run again after it has started."""
     provider: str | None = None
-    """The provider of a command, by which commands for a removed server are found."""
+    """The provider of a command. Used to find the commands for a removed server."""
     target: str | None = None
     """The only server that may run the task."""
     requirements: str = KIND_DEFAULT
-    """The text of its requirements (`requirements.Requirements`)."""
+    """The requirements of the task, as text (`requirements.Requirements`)."""
 
 
 class Insertion(msgspec.Struct, frozen=True):
-    """The result of inserting a NewTask: the id of the new task, or of the live task that held its key."""
+    """The result of inserting a NewTask: the new task, or the live task that held its key."""
 
     id: int
     created: bool
-    """False if a live task held the key: `id` is that task, perhaps replaced."""
+    """Whether a new row was inserted. False if a live task held the key: `id` is that task, perhaps replaced."""
     state: State
 
 
@@ -73,21 +75,23 @@ class Woken(Record, frozen=True, kw_only=True):
     expired: tuple[int, ...] = ()
     """Tasks that ended because they were not started in time."""
     next_in: int | None = None
-    """Microseconds until the next task is due or expires; None if there is none."""
+    """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
+    moment."""
 
 
 class Moved(Record, frozen=True, kw_only=True):
-    """The result of an operation on one task, with its current state; None if there is no such task."""
+    """The result of an operation on one task. `state` is the task's state after it, or None if the task does not exist
+    (any more)."""
 
     id: int
     done: bool
-    """Whether the operation took effect (for a running task that is cancelled: was recorded)."""
+    """Whether the operation took effect. For the cancellation of a running task: whether it was requested."""
     state: State | None
     kind: str | None = None
     node_id: str | None = None
-    """The node that runs the task, if a running task is cancelled."""
+    """The node that runs the task, if the operation concerned a running task."""
     key_holder: int | None = None
-    """The live task that holds the unique key, if a retry was rejected because of it."""
+    """The live task that holds the unique key, if a retry failed because of it."""
     group_id: int | None = None
     """The group of a task that was ended or deleted."""
 
@@ -101,12 +105,12 @@ class Reaped(Record, frozen=True, kw_only=True):
     state: State
     crashes: int
     released: tuple[str, ...] = ()
-    """The kinds of other tasks that became ready with this call, because groups have ended or key queues were
-    balanced. The last entry lists them all."""
+    """The kinds of other tasks that became ready in this call, because groups ended or key queues were balanced. Only
+    the last entry of a call has them."""
 
 
 class Rescheduling(Record, frozen=True, kw_only=True):
-    """The new due time of a task: at `run_at`, or `delay` microseconds after the store's now."""
+    """A new due time for a task: at `run_at`, or `delay` microseconds after the store's present time."""
 
     id: int
     run_at: int | None = None
@@ -114,14 +118,14 @@ class Rescheduling(Record, frozen=True, kw_only=True):
 
 
 class Reprioritizing(Record, frozen=True, kw_only=True):
-    """The new priority of a task."""
+    """A new priority for a task."""
 
     id: int
     priority: int
 
 
 class Cutoffs(Record, frozen=True, kw_only=True):
-    """Ages in microseconds after which final tasks and operator actions are deleted; None keeps them."""
+    """The ages in microseconds after which final tasks and operator actions are deleted. None means never."""
 
     succeeded: int | None = None
     failed: int | None = None

@@ -1,1 +1,1 @@
-"""A running node, one file per duty."""
+"""A running node: the parts that claim and run tasks, and the duties beside them."""

@@ -1,4 +1,4 @@
-"""Runs a loop of a node that never ends by an error: errors are logged, and after a pause it continues."""
+"""Runs a loop of a node that no error ends: errors are logged, and the loop continues after a pause."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Duty:
         self._logger = logger
         self._task: asyncio.Task[None] | None = None
         self._last_error: type[StoreError] | None = None
-        """The last error of the store, until a step succeeds."""
+        """The kind of the last error of the store. None after a step without an error."""
 
     def start(self) -> None:
         """Start the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"synergon-{self._name}")
 
     async def stop(self) -> None:
-        """Cancel the loop, wherever it is."""
+        """Cancel the loop, and wait until it has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -59,7 +59,7 @@ class Duty:
                 await self._clock.sleep(pause_after(failures))
 
     def _log_error(self, error: Exception) -> None:
-        """Log an error once per outage, without a traceback if it comes from the store."""
+        """Log an error. An error of the store is logged once per outage, without a traceback."""
         if not isinstance(error, StoreError):
             self._logger.error("%s failed and goes on", self._name, exc_info=error)
             return
@@ -76,5 +76,5 @@ class Duty:
 
 
 def pause_after(failures: int) -> float:
-    """How long to wait after this number of failures in a row."""
+    """How many seconds to wait after this number of failures in a row."""
     return min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE_SECONDS)

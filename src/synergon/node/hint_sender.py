@@ -1,4 +1,5 @@
-"""Sends hints of a node to its peers: tasks that it cannot start at once, and ends that other engines wait for."""
+"""Sends the hints of a node to its peers: about tasks that it cannot start at once, and about ended tasks that other
+engines wait for."""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ class HintSender:
         self._origins: dict[int, str] = {}
         """The engine to notify of the end of each running task."""
         self._expected: Counter[ReadyGroupName] = Counter()
-        """Tasks that the next claim is expected to take, by ready group; no hint was sent about them."""
+        """How many new tasks of each ready group the next claim is expected to take. No hint was sent about them."""
         self._claiming: Counter[ReadyGroupName] = Counter()
-        """Tasks that the claim in flight is expected to take, by ready group."""
+        """How many tasks of each ready group the claim in flight is expected to take."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether hints of the peers probably arrive."""
+        """Whether hints from peers probably reach this node. False without peers."""
         return self._peers is not None and self._peers.is_healthy
 
     def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
-        """Update the peers from the node table."""
+        """Update the directory of peers from the rows of the nodes."""
         if self._peers is not None:
             self._peers.update_directory(nodes)
 
     # ------------------------------------------------------------ ready tasks
 
     def offer(self, work: Mapping[ReadyGroupName, int], *, is_open: bool) -> None:
-        """Send hints about new tasks that do not fit here. `is_open` says that this node claims."""
+        """Send hints about those of the new tasks that do not fit here. `is_open`: this node may claim."""
         if self._peers is None:
             return
         beyond: dict[ReadyGroupName, int] = {}
@@ -54,7 +55,8 @@ class HintSender:
         self._peers.announce_new(beyond)
 
     def _take(self, group: ReadyGroupName, count: int, expected: int) -> int:
-        """How many tasks of the ready group the next claim will take, if it already expects this many."""
+        """How many of these tasks the next claim will probably take, if it is already expected to take `expected`
+        others."""
         kind, queue, requirements = group
         if not self._admission.serves(kind, queue):
             return 0
@@ -64,7 +66,7 @@ class HintSender:
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds of this list that cannot start a task here now."""
+        """Those of the kinds of which no task can start here now."""
         return tuple(kind for kind in kinds if not self._admission.has_capacity(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:
@@ -79,23 +81,24 @@ class HintSender:
             self._peers.announce_surplus([kind])
 
     def freed(self, names: list[str]) -> None:
-        """Send hints about limits and servers with freed permits that this node did not take again."""
+        """Send hints about limits and pools with freed permits that this node did not take."""
         if names and self._peers is not None:
             self._peers.announce_freed(names)
 
     def reserved(self, task_id: int) -> None:
-        """Send hints that this node has reserved capacity for the task, so that no other node need."""
+        """Send hints that this node has reserved capacity for the task, so that other nodes do not reserve for it as
+        well."""
         if self._peers is not None:
             self._peers.announce_reservation(task_id)
 
     def claim_begins(self) -> None:
-        """Note that a claim starts: tasks that are announced from now on are for the next one."""
+        """Note that a claim starts. Tasks that are announced from now on are for the next claim."""
         if self._expected:
             self._claiming, self._expected = self._claiming + self._expected, Counter()
 
     def claim_is_over(self, leftover: Collection[str]) -> None:
-        """Note that a claim has ended. Expected tasks that it did not take may be left, if others precede them or if
-        their requirements are unknown and this node cannot run them: hints about these go out now."""
+        """Note that a claim has ended. Send hints about expected tasks that it did not take and that may be left: those
+        of kinds in `leftover`, and those of unknown queue and requirements, which this node may be unable to run."""
         if not self._claiming:
             return
         missed, self._claiming = self._claiming, Counter()
@@ -108,7 +111,7 @@ class HintSender:
     # ------------------------------------------------------------ ends
 
     def started(self, claims: Iterable[Claim]) -> None:
-        """Note that these tasks run here."""
+        """Note that these tasks run here: remember which engines to notify of their end."""
         if self._peers is not None:
             self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
             self._peers.announce_started(claim.kind for claim in claims)
@@ -123,7 +126,7 @@ class HintSender:
                 return
 
     def ended(self, ids: Collection[int]) -> None:
-        """Notify the engines that enqueued these tasks, or asked about them, that they may have ended."""
+        """Notify the engines that enqueued these tasks or watch them that the tasks may have ended."""
         if self._peers is None:
             return
         self._peers.notify_watchers(ids)
@@ -136,7 +139,7 @@ class HintSender:
             self._peers.send_done(origin, its_ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
-        """Notify all peers that these tasks have ended without running here, because it is unknown which ones wait for
+        """Notify all peers that these tasks have ended without running here. It is unknown which peers wait for
         them."""
         if self._peers is not None:
             self._peers.announce_ended(ids)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the node's name to every record, in addition to what the call adds."""
+    """Adds the node's name to every log record, in addition to the extra fields of the call."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the extra fields of the node and of the call."""

@@ -1,7 +1,7 @@
 """A node: composes its parts, and owns the order in which they start and stop.
 
-Stop: mark the node's row as stopping → stop claiming → wait (grace) → ask attempts to end → write outcomes → hand back
-what did not finish → delete the node's row. Idempotent; a second call waits for the first.
+Order of a stop: mark the node's row as stopping → stop claiming → wait (grace) → request the end of attempts → write
+outcomes → hand back what did not finish → delete the node's row. A second call of `stop` waits for the first.
 
 Long, because all parts are created and connected here, and nowhere else.
 """
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
     from synergon.client.unrunnable_warning import ChildrenToCheck
 
 LEAST_AT_ONCE: Final = 100
-"""With a store in another process, a claim asks for at most half of the slots, or for this many: while the store works
-on one half, the other half runs."""
+"""With a store in another process, one claim requests at most half of the slots, or this number if that is more: while
+the store works on one half, the other half runs."""
 
 
 class Node:
     """Runs tasks of an engine's kinds until it is stopped."""
 
     runner_type: type[Runner] = Runner
-    """The class that runs its attempts; tests replace it."""
+    """The class that runs attempts. Tests replace it."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Node:
         self._lost_claims = LostClaims(store, clock, self.runner, self.completer, check_seconds=settings.lease)
 
     def _compose_membership(self, *, may_exit: bool) -> None:
-        """Create the parts that register the node, renew its lease, and stop it."""
+        """Create the parts that register the node, renew its lease and stop it."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.shutdown = Shutdown(self.runner, self.completer, logger, may_exit=may_exit)
         self.cordon = Cordon(
@@ -240,13 +240,13 @@ class Node:
 
     @property
     def id(self) -> str:
-        """The current id of the node, which changes when it joins again."""
+        """The current id of the node. It changes when the node joins again."""
         return self.membership.id
 
     # ------------------------------------------------------------ start
 
     async def start(self) -> None:
-        """Detect the resources of the machine, register, and start the duties."""
+        """Detect the resources of the machine, register the node, and start the duties."""
         self._ledger.totals |= await self._executor.resources() | self._settings.resources.amounts()
         if self._peers is not None:
             self.membership.address = await self._peers.serve()
@@ -293,7 +293,7 @@ class Node:
         await self.canceller.step(self.id)
 
     def announce_join(self) -> None:
-        """Introduce this node to its peers."""
+        """Introduce this node to its peers by a hint."""
         if self._peers is not None:
             self._peers.announce_join()
 
@@ -308,7 +308,7 @@ class Node:
             self.canceller.check_soon()
 
     def check_everything(self) -> None:
-        """Check everything after a change that concerns every node."""
+        """Check all kinds, due tasks and operator actions. Called after a change that concerns every node."""
         self.scheduler.wake_all()
         self.alarm.check_now()
         self._sweep_interval.sweep_now()
@@ -317,7 +317,8 @@ class Node:
         await self.store.listen(self._tasks_inserted)
 
     def _tasks_inserted(self, kinds: Iterable[str] | None) -> None:
-        """Wake these kinds: a caller's own transaction has inserted tasks, ready or due later."""
+        """Wake these kinds (None: all kinds) and the alarm: a caller's own transaction has inserted tasks, ready or due
+        later."""
         self.scheduler.wake(self._kinds if kinds is None else kinds)
         self.alarm.check_now()
 
@@ -328,7 +329,7 @@ class Node:
     # ------------------------------------------------------------ the node table
 
     def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """Update the contested limits from the node table that was just read."""
+        """Determine the contested limits from the rows of the nodes."""
         self.permits.update_contested(node for node in nodes if node.id != self.id)
         self.scheduler.choose_exchanged_kinds()
 
@@ -336,24 +337,25 @@ class Node:
 
     @property
     def free(self) -> int:
-        """How many tasks can start here."""
+        """How many tasks can start here. 0 while the node may not claim."""
         return self._ledger.free if self.scheduler.may_claim else 0
 
     def state(self) -> NodeStatus:
-        """The status of the node. Cheap, and safe from any thread."""
+        """The current status of the node. Cheap, and safe from any thread."""
         return self.status_publisher.current()
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds of this list that cannot start a task here, whatever slots are free."""
+        """Those of the kinds of which no task can start here now."""
         return self.hints.full(kinds)
 
     def announce(self, work: Mapping[ReadyGroupName, int]) -> None:
-        """Announce new tasks by ready group: start those that fit here, and send hints about the others."""
+        """Announce new tasks, as numbers by ready group: wake the scheduler, and send hints about those that do not fit
+        here."""
         self.scheduler.wake(kind for kind, *_ in work)
         self.hints.offer(work, is_open=self.scheduler.may_claim)
 
     def handle_hints(self, hints: Message) -> None:
-        """Act on hints from a peer. Hints are not trusted: each only makes the node check the store."""
+        """Act on hints from a peer. Hints are not trusted: each one only makes the node check the store."""
         self.scheduler.wake(hints.new)
         if self.reservation.reserved is not None and self.reservation.reserved.kind in hints.started:
             self.scheduler.wake_unfit()  # it may have been taken elsewhere
@@ -372,8 +374,8 @@ class Node:
             self.cancel(task_id)
 
     def _peer_left(self) -> None:
-        """Check everything when a peer leaves: it may have been the only one that knew of some tasks, or had set the
-        alarm."""
+        """Check all kinds and due tasks when a peer leaves: it may have been the only node that knew of some tasks, or
+        had set the alarm."""
         self.scheduler.wake_all()
         self.alarm.check_now()
 
@@ -384,13 +386,14 @@ class Node:
         self.alarm.due_in(seconds)
 
     def cancel(self, task_id: int) -> None:
-        """Ask the attempt of this task to end, if it runs here and the store confirms the cancel request."""
+        """Read the cancel requests from the store: if there is one for this task, and it runs here, its attempt
+        ends."""
         self.canceller.note_cancel_request(task_id)
 
     # ------------------------------------------------------------ stop
 
     async def drained(self) -> None:
-        """Return when no live task is left that this node could run. Idle hooks are not called any more."""
+        """Wait until no live task is left that this node could run. Idle hooks are not called from now on."""
         self.idle_hooks.close()
         await self.idle_hooks.wait_ended()
         backlog = Backlog(self.store, self._kinds, self._settings.queues, self._admission, self.acceptance)
@@ -398,29 +401,29 @@ class Node:
         await self.completer.flushed()
 
     def announce_stop(self) -> None:
-        """Mark the node's row as stopping: from then on the death of the process charges no crash. Safe from any thread
-        and from a signal handler; `stop` does it too."""
+        """Mark the node's row as stopping: if the process dies after that, its tasks are not charged with a crash. Safe
+        from any thread and from a signal handler. `stop` calls it, too."""
         self.runner.announce_stop()
         self.membership.announce_stop()
 
     async def stop(self, grace: float | None) -> None:
-        """Stop in order, with `grace` seconds for running attempts; None waits without a limit."""
+        """Stop the node in order. Running attempts get `grace` seconds; None waits for them without a limit."""
         if self._stopping is None:
             self._stopping = self.loop.create_task(self._stop(grace))
         await asyncio.shield(self._stopping)
 
     @property
     def was_abandoned(self) -> bool:
-        """Whether attempts that did not end were handed back while they ran: the process must exit now."""
+        """Whether attempts that did not end were handed back while they ran. The process must then exit."""
         return self.shutdown.was_abandoned
 
     @property
     def must_exit(self) -> bool:
-        """Whether a task function or a callback still runs that only the end of the process can end."""
+        """Whether a task function or a callback still runs that only the exit of the process can end."""
         return self.was_abandoned or self._callbacks.was_abandoned
 
     async def stopped(self) -> None:
-        """Return when the node has been stopped."""
+        """Wait until the node has stopped."""
         await self._has_stopped.wait()
 
     async def _stop(self, grace: float | None) -> None:

@@ -1,8 +1,8 @@
 """Signals between the parts of a node.
 
-A part is given one `Signals` object and calls it; which parts a signal concerns is decided in one place, `NodeSignals`.
-A signal carries wake-ups and facts, never tasks to run; it does not raise and does not wait. The methods of `Signals`
-do nothing: they are the list of signals, and serve parts that run without a node.
+Each part gets one `Signals` object and calls its methods. `NodeSignals` alone decides which parts a signal concerns. A
+signal carries wake-ups and facts, never tasks to run. It does not raise and does not wait. The methods of `Signals` do
+nothing: they are the list of signals, and serve parts that run without a node.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class Signals:
-    """Does nothing with any signal."""
+    """The list of signals. Its methods do nothing."""
 
     # ------------------------------------------------------------ tasks
 
     def ready(self, kinds: Iterable[str]) -> None:
-        """One task became ready for each time that a kind is named."""
+        """Tasks became ready. `kinds` has the kind of each, so a kind may occur several times."""
 
     def due_in(self, seconds: float) -> None:
-        """A task is due, or another check is needed, after `seconds`."""
+        """A task is due after `seconds`, or the alarm must check then for another reason."""
 
     def moment_passed(self) -> None:
         """The store's clock has passed a moment, such as the end of a back-off, after which more tasks may be
         claimable."""
 
     def claimed(self, claims: list[Claim]) -> None:
-        """The scheduler has claimed these tasks: they start."""
+        """The scheduler has claimed these tasks. They start now."""
 
     def ended(self, ids: Collection[int]) -> None:
         """Attempts of these tasks have ended here, and the store has their outcomes."""
@@ -46,10 +46,10 @@ class Signals:
         """These tasks have ended without an attempt on this node."""
 
     def expired(self, ids: Collection[int]) -> None:
-        """These tasks have ended because nothing started them in time."""
+        """These tasks have ended because they were not started in time."""
 
     def reaped(self, tasks: Sequence[Reaped]) -> None:
-        """These tasks were taken back from dead nodes."""
+        """These tasks were taken from dead nodes."""
 
     def children(self, tasks: Iterable[NewTask]) -> None:
         """An attempt has enqueued these tasks with its success."""
@@ -57,13 +57,13 @@ class Signals:
     # ------------------------------------------------------------ capacity
 
     def capacity_freed(self) -> None:
-        """More may fit on the node than before: an execution has ended, or running tasks may be preempted again."""
+        """More tasks may fit on the node than before: an attempt has ended, or running tasks may be preempted again."""
 
     def exchangeable(self) -> None:
-        """An outcome waits for the next claim."""
+        """An outcome waits for the next claim, to be exchanged."""
 
     def permits_freed(self, kinds: Iterable[str | None]) -> None:
-        """Tasks of these kinds have ended, and the store knows: their permits are free."""
+        """Tasks of these kinds have ended, and the store has their outcomes: their permits are free."""
 
     def surplus(self, kinds: Iterable[str]) -> None:
         """There may be more ready tasks of these kinds than this node can take."""
@@ -72,7 +72,7 @@ class Signals:
         """This node has reserved capacity for the task."""
 
     def accepted(self, kind: str) -> None:
-        """A task of the kind was accepted (`can_accept`), or is to be asked about again."""
+        """A task of the kind was accepted (`can_accept`), or its candidates must be asked about again."""
 
     def rejected(self, kind: str, count: int) -> None:
         """This node has rejected this number of ready tasks of the kind."""
@@ -80,7 +80,7 @@ class Signals:
     # ------------------------------------------------------------ the node itself
 
     def nodes_read(self, nodes: list[NodeRecord]) -> None:
-        """The node table was read."""
+        """The rows of all nodes were read."""
 
     def joined(self) -> None:
         """The node has registered, under a new id."""
@@ -89,28 +89,28 @@ class Signals:
         """The store says that this node is cordoned."""
 
     def cordon_changed(self) -> None:
-        """The node was cordoned or uncordoned, or drains."""
+        """The node was cordoned or uncordoned, or is to drain."""
 
     def stop_requested(self) -> None:
-        """An operator action wants this node to stop."""
+        """An operator action stops this node."""
 
 
 class ResultWaiters(Protocol):
-    """Callers in this process that wait for results, as far as a node needs them."""
+    """The callers in this process that wait for results, as far as a node needs them."""
 
     def recheck(self, ids: Iterable[int]) -> None:
-        """Check these tasks, which may have ended."""
+        """Check these tasks: they may have ended."""
 
 
 class Host(Protocol):
-    """What contains the node."""
+    """The worker that contains the node."""
 
     def stop_soon(self) -> None:
-        """Stop the node."""
+        """Start to stop the node."""
 
 
 class NodeSignals(Signals):
-    """Forwards each signal to the parts of one node. The parts exist before the first signal."""
+    """Forwards each signal to the parts of one node. All parts exist before the first signal."""
 
     def __init__(self, node: Node, waiters: ResultWaiters, host: Host | None) -> None:
         self._node = node
@@ -120,7 +120,7 @@ class NodeSignals(Signals):
     # ------------------------------------------------------------ tasks
 
     def ready(self, kinds: Iterable[str]) -> None:
-        """Wake the scheduler, and send hints about what does not fit here; the queues are not known."""
+        """Wake the scheduler, and send hints about tasks that do not fit here. Their queues are not known."""
         self._node.announce({(kind, None, KIND_DEFAULT): count for kind, count in Counter(kinds).items()})
 
     def due_in(self, seconds: float) -> None:
@@ -128,11 +128,12 @@ class NodeSignals(Signals):
         self._node.alarm.due_in(seconds)
 
     def moment_passed(self) -> None:
-        """Wake the scheduler: a server's back-off may have ended."""
+        """Wake the scheduler for kinds with a provider: the back-off of a server may have ended."""
         self._node.scheduler.wake(self._node.permits.pooled)
 
     def claimed(self, claims: list[Claim]) -> None:
-        """Start the attempts, unless the node was cordoned, stopped or lost its lease while the claim was in flight."""
+        """Start the attempts. If the node was cordoned, stopped or lost its lease while the claim was in flight, hand
+        them back."""
         node = self._node
         node.hints.started(claims)
         if node.permits.rated and any(claim.kind in node.permits.rated for claim in claims):
@@ -146,14 +147,14 @@ class NodeSignals(Signals):
             node.hand_back(claims)
 
     def ended(self, ids: Collection[int]) -> None:
-        """Notify the waiters here and the engines that enqueued the tasks."""
+        """Notify the waiters here, the engines that wait for the tasks, and the preemption."""
         self._waiters.recheck(ids)
         self._node.hints.ended(ids)
         if self._node.preemption.is_needed:
             self._node.preemption.outcomes_applied(ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
-        """Notify waiters everywhere. A group that waited for these tasks may have ended."""
+        """Notify waiters everywhere. Wake all kinds, because a group of these tasks may have ended."""
         if ids:
             self._node.scheduler.wake_all()
             self._node.alarm.check_now()
@@ -161,7 +162,7 @@ class NodeSignals(Signals):
         self._node.hints.ended_unrun(ids)
 
     def expired(self, ids: Collection[int]) -> None:
-        """Notify waiters and call hooks."""
+        """Notify waiters everywhere, and publish events."""
         self.ended_unrun(ids)
         self._node.hooks.expired(list(ids), self._node.store.get)
 
@@ -171,14 +172,14 @@ class NodeSignals(Signals):
             self._node.hooks.feed.reaped(list(tasks))
 
     def children(self, tasks: Iterable[NewTask]) -> None:
-        """Check whether any node can run them, for the warning."""
+        """Check whether any node can run these tasks; if none can, a warning is logged."""
         if self._node.children_to_check is not None:
             self._node.children_to_check.note(tasks)
 
     # ------------------------------------------------------------ capacity
 
     def capacity_freed(self) -> None:
-        """Wake the scheduler, and check whether the last attempt has ended."""
+        """Wake the scheduler, the shutdown and the idle hooks, so that they check again."""
         node = self._node
         node.scheduler.capacity_freed()
         if node.shutdown.is_waiting:
@@ -187,12 +188,12 @@ class NodeSignals(Signals):
             node.idle_hooks.check_soon()
 
     def exchangeable(self) -> None:
-        """Wake the scheduler."""
+        """Wake the scheduler, so that it sends the outcome with a claim."""
         self._node.scheduler.claim_soon()
 
     def permits_freed(self, kinds: Iterable[str | None]) -> None:
-        """Wake the kinds of this node that may take the permits; where this node steps back, announce them to other
-        nodes."""
+        """Wake the kinds of this node that may take the permits. Where this node steps back, announce the permits to
+        other nodes."""
         if not self._node.permits.is_needed:
             return
         freed = list(kinds)
@@ -202,19 +203,20 @@ class NodeSignals(Signals):
             self._node.hints.freed(self._node.permits.names_of(left))
 
     def surplus(self, kinds: Iterable[str]) -> None:
-        """Send hints."""
+        """Send hints about these kinds."""
         self._node.hints.offer_surplus(kinds)
 
     def reserved(self, task_id: int) -> None:
-        """Send hints."""
+        """Send hints about the reservation."""
         self._node.hints.reserved(task_id)
 
     def accepted(self, kind: str) -> None:
-        """Wake the scheduler."""
+        """Mark the kind as dirty."""
         self._node.scheduler.accepted(kind)
 
     def rejected(self, kind: str, count: int) -> None:
-        """Send hints. Capacity that was reserved for a rejected task is free for others."""
+        """Send hints about the rejected tasks. If capacity was reserved for one of them, other tasks are claimed
+        again."""
         self._node.hints.rejected(kind, count)
         reserved = self._node.reservation.reserved
         if reserved is not None and self._node.acceptance.is_rejected(reserved.kind, reserved.id):
@@ -233,11 +235,11 @@ class NodeSignals(Signals):
         self._node.announce_join()
 
     def found_cordoned(self) -> None:
-        """Stop claiming."""
+        """Cordon the node."""
         self._node.cordon.found_cordoned()
 
     def cordon_changed(self) -> None:
-        """Publish the new status at once, and hand back claimed tasks that have not started."""
+        """Publish the new status at once. If the node is cordoned, hand back claimed tasks that have not started."""
         if self._node.cordon.is_cordoned:
             self._node.runner.stop_waiting(Stop.CORDON)
         self._node.status_publisher.update()

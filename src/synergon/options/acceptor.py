@@ -1,4 +1,4 @@
-"""`@kind.can_accept`: the candidates that such a function gets, and the check of its answer."""
+"""`@kind.can_accept`: the candidates that its function gets, and the check of its answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """A ready task, as a `can_accept` function gets it."""
+    """A ready task, as it is passed to a `can_accept` function."""
 
     id: int
     kind: str
@@ -62,13 +62,13 @@ def _reject_misfit(function: Callable[..., Any], kind: str) -> None:
 
 
 def _consume_generator(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
-    """Consume a generator where the function is called, because that is when it does its work."""
+    """Call the function. If it returns a generator, consume it here, because that is when it does its work."""
     said = function(candidates)
     return list(said) if inspect.isgenerator(said) else said
 
 
 def accepted_ids(said: Any, candidates: list[Candidate]) -> set[int]:
-    """The ids of the accepted candidates. OptionError if the answer is invalid."""
+    """The ids of the accepted candidates. Raises OptionError if the answer is invalid."""
     if isinstance(said, str | bytes) or not isinstance(said, Iterable):
         raise OptionError(f"can_accept must return a list of candidates or of their ids, got {said!r}")
     shown = {candidate.id for candidate in candidates}

@@ -18,7 +18,7 @@ DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def normal_address(value: Any, what: str = "a server's address") -> str:
-    """Normalise an address; OptionError if it is invalid."""
+    """Normalise an address. Raises OptionError if it is invalid."""
     scheme, separator, authority, path = _parts(value, what)
     user, at, host = authority.rpartition("@")
     host = host.lower().removesuffix(DEFAULT_PORTS.get(scheme, "\0"))
@@ -28,9 +28,9 @@ def normal_address(value: Any, what: str = "a server's address") -> str:
 
 
 def normal_prefix(value: Any, what: str = "a prefix") -> str:
-    """Normalise a prefix of addresses; OptionError if it could never cover any.
+    """Normalise a prefix of addresses. Raises OptionError if it could never cover an address.
 
-    Unlike an address, it keeps the default port of its scheme: with the port it covers no other port.
+    Unlike an address, a prefix keeps the default port of its scheme: with a port it covers no other port.
     """
     scheme, separator, authority, path = _parts(value, what)
     if "*" in value:
@@ -43,7 +43,8 @@ def normal_prefix(value: Any, what: str = "a prefix") -> str:
 
 
 def _parts(value: Any, what: str) -> tuple[str, str, str, str]:
-    """Scheme, separator, host part, and the path with its first slash."""
+    """The scheme, the separator, the host part, and the path with its first slash. Raises OptionError if the value is
+    invalid."""
     if not isinstance(value, str) or not value or len(value) > LONGEST or not ALLOWED.issuperset(value):
         raise OptionError(f"{what} must be a URL, a host or another word without spaces, got {value!r}")
     scheme, separator, rest = value.partition("://")
@@ -69,17 +70,17 @@ def _check_port(authority: str, value: str, what: str) -> None:
 
 
 def covers(prefix: str, address: str) -> bool:
-    """Whether the address equals the prefix or is below it; both are normalised.
+    """Whether the address equals the prefix or is below it. Both are normalised.
 
-    A prefix ends where a host, its port or a part of the path ends. Without a scheme it covers every scheme, without a
-    port every port. It covers all users of a host.
+    A prefix ends where a host, its port or a part of the path ends. A prefix without a scheme covers every scheme, one
+    without a port every port. It covers all users of a host.
     """
     return prefix == address or any(_is_below(prefix, form) for form in _forms(address, "://" in prefix))
 
 
 @lru_cache(maxsize=10_000)  # cached, because every claim calls it for every server
 def _forms(address: str, has_scheme: bool) -> tuple[str, ...]:
-    """The forms of an address that a prefix is compared with: as it is, and with the default port."""
+    """The forms of an address with which a prefix is compared: without the user, as it is and with the default port."""
     scheme, separator, rest = address.rpartition("://")
     authority, slash, path = rest.partition("/")
     host = authority.rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""Texts made of a task's arguments, like `"{customer}"`: the options that are templates."""
+"""Options that are templates over a task's arguments, like `"{customer}"`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Parameters = Mapping[str, inspect.Parameter]
 
 
 class ArgumentTemplate:
-    """A template over arguments. What it names is checked when it is made: OptionError.
+    """A template over arguments. Raises OptionError when it is made, if it is no template or names an unknown argument.
 
     `what` names the option in errors, as "limit_by of task 'greet'".
     """
 
     def __init__(self, template: str, parameters: Parameters | None, what: str) -> None:
-        """Without `parameters` the function is not known here, and the names are not checked."""
+        """If `parameters` is None, the function is not known here, and the names are not checked."""
         self._template = template
         self._what = what
         self._defaults = defaults_of(parameters or {})
@@ -28,12 +28,12 @@ class ArgumentTemplate:
         except ValueError as error:
             raise OptionError(f"{what} is no template: {error}; write it like '{{customer}}'") from error
         self.names = tuple(dict.fromkeys(field.partition(".")[0].partition("[")[0] for field in fields))
-        """The arguments that it names."""
+        """The arguments that the template names."""
         if parameters is not None:
             check_names(self.names, parameters, what)
 
     def fill(self, arguments: Mapping[str, Any]) -> str:
-        """The text; PayloadError if an argument does not have what the template asks for."""
+        """The text for these arguments. Raises PayloadError if an argument does not have what the template uses."""
         known = {**self._defaults, **arguments}
         try:
             return self._template.format(**{name: known[name] for name in self.names})
@@ -42,7 +42,7 @@ class ArgumentTemplate:
 
 
 def defaults_of(parameters: Parameters) -> dict[str, Any]:
-    """The arguments that a call may leave out."""
+    """The default values of the arguments that a call may leave out."""
     return {
         name: parameter.default
         for name, parameter in parameters.items()
@@ -51,7 +51,7 @@ def defaults_of(parameters: Parameters) -> dict[str, Any]:
 
 
 def check_names(names: Iterable[str], parameters: Parameters, what: str) -> None:
-    """Refuse a name that is no argument of the task."""
+    """Raise OptionError for a name that is no argument of the task."""
     for name in names:
         if name not in parameters:
             raise OptionError(

@@ -1,6 +1,6 @@
 """`@engine.task` and `@provider.task`, with and without options. Type checkers see the function's own signature.
 
-Callers omit the leading parameters that synergon fills in: a Context, a Server, or both.
+Callers leave out the leading parameters that synergon fills in: a Context, a Server, or both.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Value = TypeVar("Value")
 
 
 class Registrar(Protocol):
-    """The engine or the provider that a task function is registered with."""
+    """The engine or the provider with which a task function is registered."""
 
     def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
         """Register the function as a kind."""
 
 
 class TaskDecorator:
-    """Registers a function, or takes options first."""
+    """Registers a function as a kind, or first takes options."""
 
     def __init__(self, registrar: Registrar, options: Mapping[str, Any]) -> None:
         self._registrar = registrar
@@ -61,13 +61,14 @@ class TaskDecorator:
     def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Register a function as a kind of task, with or without options. It remains a plain callable."""
+        """Register a function as a kind. Called with options only, return a decorator that does so. The function
+        remains callable."""
         if function is None:
             return TaskDecorator(self._registrar, {**self._options, **options})
         return self._registrar.register(function, self._options, calling_module())
 
 
 def calling_module() -> str:
-    """The module of the code that called the caller."""
+    """The module of the code that called the function which calls this one."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
     return name

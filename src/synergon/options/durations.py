@@ -1,4 +1,4 @@
-"""Durations: seconds, timedeltas, or texts like `"500ms"`; converted to whole microseconds."""
+"""Durations: seconds, timedeltas, or texts like `"500ms"`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synergon.errors import OptionError
 Duration = float | int | str | timedelta
 
 LONGEST_SECONDS: Final = 100 * 366 * 86400.0
-"""A century: longer than any reasonable delay, and every store can add it to a date."""
+"""A century. It is longer than any reasonable delay, and every store can add it to a date."""
 
 _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d)?\s*")
 
 
 def seconds(value: Duration, option: str, *, positive: bool = False) -> float:
-    """Convert `value` to seconds; the OptionError names `option`."""
+    """Convert `value` to seconds. Raises an OptionError that names `option` if it is invalid."""
     found = _parse(value, option)
     if math.isnan(found) or found < 0 or (positive and found == 0):
         wanted = "longer than zero" if positive else "not negative"

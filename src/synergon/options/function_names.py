@@ -8,7 +8,8 @@ from typing import Any
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a function in the user's code, also under a `partial`; for a callable object, its repr."""
+    """The name of a function in the user's code, even if it is wrapped in a `partial`. For a callable object, its
+    repr."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or repr(function)

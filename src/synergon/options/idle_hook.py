@@ -23,10 +23,10 @@ class IdleHook:
 
     function: Callable[[], Any]
     every: float
-    """The minimum number of seconds from the end of one call to the next."""
+    """The minimum time in seconds between the end of one call and the next call."""
     timeout: float | None
     kind: str | None = None
-    """Called when tasks of this kind could start and none is ready; None means of all kinds."""
+    """The hook is called when a task of this kind could start and none is ready. None means all kinds."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class IdleHook:
 
 
 class WhenIdle(Protocol):
-    """`when_idle`, with and without options. Returns the function unchanged."""
+    """The decorator `when_idle`, with and without options. Returns the function unchanged."""
 
     @overload
     def __call__(self, function: Hook, /) -> Hook: ...
@@ -44,7 +44,8 @@ class WhenIdle(Protocol):
         self, /, *, every: Duration = EVERY_SECONDS, timeout: Duration | None = DEFAULT_TIMEOUT_SECONDS
     ) -> Callable[[Hook], Hook]: ...
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
-        """Call the function whenever the node is idle, at most once in `every` seconds."""
+        """Register the function as an idle hook. It is called when the node is idle, with pauses of at least `every`
+        seconds."""
 
 
 class HookOwner(Protocol):
@@ -54,7 +55,7 @@ class HookOwner(Protocol):
 
     @property
     def node(self) -> object:
-        """The node that calls the hooks; None while there is none."""
+        """The node that calls the hooks. None while there is none."""
 
 
 def registrar(owner: HookOwner, kind: str | None = None) -> WhenIdle:

@@ -11,18 +11,18 @@ from synergon.options.argument_template import ArgumentTemplate, Parameters, che
 
 KEY_LENGTH: Final = 200
 SINGLE_KEY: Final = ""
-"""The key of all tasks of a kind that has a rate and no `limit_by`."""
+"""The key of all tasks of a kind that has a rate but no `limit_by`."""
 
 
 class KeyTemplate:
-    """Computes the key from the arguments that the function or template uses."""
+    """Computes a key from the arguments, by a function or a template."""
 
     def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, what: str) -> None:
         self._what = what
         self._make = None if by is None else _maker(by, parameters, self._what)
 
     def key(self, arguments: Mapping[str, Any]) -> str:
-        """The key; PayloadError if the function raises or returns nonsense."""
+        """The limit key for these arguments. Raises PayloadError if the function raises, or returns no valid key."""
         if self._make is None:
             return SINGLE_KEY
         made = self._make(arguments)

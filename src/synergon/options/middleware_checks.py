@@ -1,4 +1,4 @@
-"""Checks middleware: users' functions around task functions, `async def around(ctx, call_next)`."""
+"""Checks middleware: user functions around task functions, `async def around(ctx, call_next)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 
 
 def check_middleware(function: Any, where: str) -> Middleware:
-    """Check that it is a coroutine function of a context and `call_next`."""
+    """Return the function if it is a coroutine function of a context and `call_next`. Raises OptionError otherwise."""
     called = getattr(function, "__call__", None)  # noqa: B004  an object whose call is a coroutine
     if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)):
         raise OptionError(f"{where}: middleware is written `async def around(ctx, call_next)`, got {function!r}")
@@ -31,7 +31,7 @@ def check_middleware(function: Any, where: str) -> Middleware:
 
 
 def check_middlewares(value: Any, where: str) -> tuple[Middleware, ...]:
-    """Check a list of middleware, the outermost first."""
+    """Check a list of middleware. The first one is the outermost."""
     if callable(value) or not isinstance(value, Iterable):
         raise OptionError(f"{where}: middleware must be a list of functions, got {value!r}")
     return tuple(check_middleware(function, where) for function in value)

@@ -1,4 +1,4 @@
-"""The options of tasks and calls: their names, their checks, and the error for everything else.
+"""The options of kinds and calls: their names and their checks. Unknown options raise OptionError.
 
 Long, because every option has its check and its error message here.
 """
@@ -35,14 +35,14 @@ NAME_LENGTH: Final = 200
 TITLE_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
-"""The prefixes of limit names that belong to one kind."""
+"""The prefixes of limits that belong to one kind."""
 MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
-"""Dates outside of these are infinite in PostgreSQL, or invalid in other time zones, and would break listings."""
+"""The allowed moments. Others are infinite in PostgreSQL or invalid in other time zones, and would break listings."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 
 class KindOptions(TypedDict, total=False):
-    """The options of a kind, wherever its function runs."""
+    """The options of a kind that do not depend on where its function runs."""
 
     title: str
     queue: str
@@ -101,8 +101,8 @@ class CallOptions(TypedDict, total=False):
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The options of a call that override those of its kind, stored with the task. In seconds; a timeout of -1 means
-    none."""
+    """The options of a call that override those of its kind, as they are stored with the task. Durations are in
+    seconds; a timeout of -1 means none."""
 
     timeout: float | None = None
     attempts: int | None = None
@@ -114,7 +114,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def retry(self) -> Retry | None:
-        """The retry policy of this call, if it has one of its own."""
+        """The retry policy of the call. None if the call does not override it."""
         if self.attempts is None:
             return None
         return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
@@ -124,10 +124,10 @@ NO_TIMEOUT: Final = -1.0
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a call, checked and in the store's units."""
+    """The options of a call, checked and converted to the units of the store."""
 
     title: str | None = None
-    """A template over its arguments."""
+    """A template over the arguments of the call."""
     queue: str | None = None
     priority: int | None = None
     delay: int | None = None
@@ -141,20 +141,20 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     overrides: bytes | None = None
     timeout: float | None = None
-    """In seconds, NO_TIMEOUT for none; None if the call does not override it."""
+    """The timeout in seconds; NO_TIMEOUT means none. None if the call does not override it."""
     requirements: GivenRequirements = NOTHING_GIVEN
-    """The requirements of the call."""
+    """The requirements that the call gives."""
     runs_in: RunsIn | None = None
     conn: Any = None
 
     @property
     def is_process(self) -> bool | None:
-        """Whether the task function runs in a child process; None if the call does not override it."""
+        """Whether the task function runs in a child process. None if the call does not override that."""
         return None if self.runs_in is None else self.runs_in == "process"
 
 
 def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Raise for the first option that `where` does not have."""
+    """Raise OptionError for the first given option that is not known. `where` names what takes the options."""
     names = set(known)
     for name in given:
         if name in names:
@@ -237,7 +237,7 @@ def check_name(value: Any, what: str) -> str:
 
 
 def check_title(value: Any) -> str:
-    """A template; which arguments it may name is checked where the function is known."""
+    """Check a template for titles. The names in it are checked where the function is known."""
     if not isinstance(value, str) or not value:
         raise OptionError(f"title must be a template like 'Invoice {{number}}', got {value!r}")
     ArgumentTemplate(value, None, "title")
@@ -245,7 +245,7 @@ def check_title(value: Any) -> str:
 
 
 def one_line(title: str) -> str | None:
-    """A title as it is stored: one line, cut with an ellipsis; None if nothing is left."""
+    """A title as it is stored: one line, shortened with an ellipsis. None if nothing printable is left."""
     line = " ".join("".join(char if char.isprintable() else " " for char in title).split())
     return (line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…") or None
 
@@ -265,7 +265,7 @@ def check_count(value: Any, what: str) -> int:
 
 
 def check_limit(value: Any, what: str) -> int | None:
-    """Check the value of a limit: None for any number, 0 for none."""
+    """Check the value of a limit: an integer of at least 0, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -276,7 +276,8 @@ def check_limit(value: Any, what: str) -> int | None:
 
 
 def check_limit_name(value: Any, what: str) -> str:
-    """Check the name of a limit, or the prefix of addresses that it covers."""
+    """Check the name of a limit, which may be a prefix of the addresses that it covers. Names that belong to a kind are
+    rejected."""
     if isinstance(value, str) and value.startswith(RESERVED):
         raise OptionError(f"{what} {value!r} is the name of a kind's own limit; set it with engine.set_limit")
     return normal_prefix(value, what)
@@ -289,12 +290,12 @@ def check_any_limit_name(value: Any) -> str:
 
 
 def check_timeout(value: Any) -> float | None:
-    """Check a timeout: seconds above zero, or None for no limit."""
+    """Check a timeout: more than zero seconds, or None for no timeout."""
     return None if value is None else seconds(value, "timeout", positive=True)
 
 
 def check_retry(value: Any) -> Retry:
-    """Check a retry policy; a number of attempts is converted to one."""
+    """Check a retry policy. A number is converted to a policy with that many attempts."""
     if isinstance(value, Retry):
         return value
     if isinstance(value, bool) or not isinstance(value, int):
@@ -310,8 +311,8 @@ def check_choice(value: Any, choices: tuple[str, ...], what: str) -> Any:
 
 
 def check_moment(value: Any, what: str) -> int:
-    """Check an aware datetime, which every store can hold and every time zone can show, and convert it to the store's
-    unit."""
+    """Check an aware datetime that every store can hold and every time zone can show. Returns microseconds since
+    1970."""
     if not isinstance(value, datetime):
         raise OptionError(f"{what} must be a datetime, got {value!r}; for a pause from now use delay")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -330,7 +331,7 @@ def check_tags(value: Any) -> tuple[str, ...]:
 
 
 def check_meta(value: Any) -> bytes:
-    """Check a JSON object."""
+    """Check a JSON object, and encode it."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise OptionError(f"meta must be a dict with text keys, got {value!r}")
     return encode(dict(value), "meta")
@@ -344,12 +345,13 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     timeout: float | msgspec.UnsetType | None = msgspec.UNSET
-    """In seconds; None means no timeout, UNSET the engine's."""
+    """The timeout in seconds. None means no timeout; UNSET means that of the provider or the engine."""
     retry: Retry
     runs_in: RunsIn
     max_running: int | None = None
     max_running_global: int | msgspec.UnsetType | None = msgspec.UNSET
-    """None means no limit unless an operator sets one; UNSET means that there is none to set."""
+    """The maximum number of running tasks on all nodes. None means no maximum, but an operator can set one. UNSET means
+    that there is no such limit."""
     limits: tuple[str, ...] = ()
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
@@ -358,15 +360,15 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Makes the unique key of each task, unless a call has its own."""
     on_conflict: OnConflict = "return"
     requirements: Requirements = NO_REQUIREMENTS
-    """The requirements of its tasks, unless a call has its own."""
+    """The requirements of the kind's tasks, unless a call has its own."""
     downstream_of: tuple[str, ...] = ()
-    """Kinds that precede it in a pipeline."""
+    """The kinds that precede this kind in a pipeline."""
     urgent: bool = False
-    """Its tasks start at once: on a full node, preemptible tasks yield to them."""
+    """Whether tasks of the kind start at once: on a full node, preemptible tasks yield to them."""
     preemptible: bool = False
-    """Its tasks yield to urgent tasks, without a charge."""
+    """Whether tasks of the kind yield to urgent tasks. They are not charged for that."""
     uninterruptible: bool = False
-    """Its tasks never yield, and a node that stops waits for them, whatever the grace."""
+    """Whether tasks of the kind never yield. A node that stops waits for them, whatever its grace."""
     hooks: tuple[tuple[str, Callable[..., Any]], ...] = ()
     middleware: tuple[Middleware, ...] = ()
 
@@ -376,14 +378,14 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return self.limit_by is not None or self.rate is not None
 
     def is_exceeded_by(self, timeout: float | None) -> bool:
-        """Whether a call with this timeout (as in Placement) may run for longer than the kind's timeout."""
+        """Whether a call with this timeout (as in `Placement`) may run for longer than the kind's timeout allows."""
         if timeout is None or self.timeout is None:
             return False
         return timeout == NO_TIMEOUT or self.timeout is msgspec.UNSET or timeout > self.timeout
 
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
-    """Check the options of a kind."""
+    """Check the options of a kind, and return its policy."""
     reject_unknown(options, TaskOptions.__annotations__, where)
     values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
     if "title" in options:
@@ -416,7 +418,7 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
 
 
 def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check the options about limits over all nodes."""
+    """Check the options of a kind that are limits over all nodes."""
     values: dict[str, Any] = {}
     if "max_running_global" in options:
         values["max_running_global"] = check_limit(options["max_running_global"], "max_running_global")
@@ -450,7 +452,7 @@ def _limit_names(value: Any) -> tuple[str, ...]:
 
 
 def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Check the functions that are called when an attempt starts and when a task ends."""
+    """Check the hooks: functions that are called when an attempt starts or when its task has ended."""
     for name in HOOKS:
         if name in options and not callable(options[name]):
             raise OptionError(f"{where}: {name} must be a function, got {options[name]!r}")
@@ -458,7 +460,8 @@ def check_hooks(options: Mapping[str, Any], where: str) -> tuple[tuple[str, Call
 
 
 def check_runs_in(value: Any, where: str, *, is_coroutine: bool) -> RunsIn:
-    """Check where a task function runs. A plain function may not run on the event loop, which it would block."""
+    """Check where a task function runs. A plain function must not run on the event loop, which it would block, and a
+    coroutine must not run in a thread."""
     checked: RunsIn = check_choice(value, get_args(RunsIn), "runs_in")
     if checked == "loop" and not is_coroutine:
         raise OptionError(f'{where}: a plain function would block the loop; use runs_in="thread" or make it async')

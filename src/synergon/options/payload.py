@@ -1,7 +1,7 @@
-"""Encodes arguments and results as JSON, by the annotations of the task function.
+"""Encodes arguments and results as JSON, and decodes them by the annotations of the task function.
 
-Encoded arguments are decoded and validated against the same annotations at once, so a payload that is accepted when it
-is enqueued is accepted when it runs. Nothing is pickled, and no name from a database is imported.
+Encoded arguments are decoded and validated at once, so a payload that is accepted when it is enqueued is also accepted
+when the task runs. Nothing is pickled, and no name from a database is imported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_encode_model)
 
 
 def encode(value: Any, what: str, *, is_checked_later: bool = False) -> bytes:
-    """Encode `value` as JSON of at most the allowed size; errors call it `what`."""
+    """Encode `value` as JSON. Raises a PayloadError that names `what` if it cannot be JSON, or has too many bytes."""
     try:
         encoded = _encoder.encode(value)
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
@@ -70,7 +70,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _check_json(encoded: bytes, what: str) -> None:
-    """Check that a `msgspec.Raw` is JSON: the encoder trusts it, and readers of the task would fail."""
+    """Check that the encoded value is JSON. The encoder does not check a `msgspec.Raw`, and readers of the task would
+    fail."""
     try:
         _plain.decode(encoded)
     except msgspec.DecodeError as error:
@@ -78,7 +79,7 @@ def _check_json(encoded: bytes, what: str) -> None:
 
 
 class Signature:
-    """Converts the arguments and the result of one function to JSON and back."""
+    """Converts the arguments and the result of one task function to JSON and back."""
 
     def __init__(self, function: Callable[..., Any], kind: str, injected_types: frozenset[type]) -> None:
         self._kind = kind
@@ -92,7 +93,7 @@ class Signature:
         self._positional_only: dict[str, Any] = {}
         """The default of each positional-only parameter."""
         self.parameters = inspect.signature(function).parameters
-        """The parameters of the function, including those that synergon fills in."""
+        """All parameters of the function, including those that synergon fills in."""
         for name, parameter in self.parameters.items():
             hint = hints.get(name, Any)
             if parameter.kind not in _NAMED:
@@ -136,8 +137,8 @@ class Signature:
                 )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, Any]:
-        """The arguments as JSON, and as a struct that was decoded from it. PayloadError where a plain call would raise
-        a TypeError."""
+        """The arguments as JSON, and as a struct that was decoded from it. Raises PayloadError if they do not match the
+        signature."""
         if len(args) > self._most_positional:
             raise self._misfit(f"takes {self._most_positional} positional arguments, got {len(args)}")
         bound = dict(zip(self._names, args, strict=False))
@@ -159,17 +160,17 @@ class Signature:
         return PayloadError(f"task {self._kind!r} {what}; it takes ({', '.join(self._names)})")
 
     def take_positional(self, arguments: dict[str, Any]) -> list[Any]:
-        """Remove the positional-only arguments from these and return them, with defaults for those that are missing."""
+        """Remove the positional-only arguments from `arguments`, and return them. Missing ones have their defaults."""
         if not self._positional_only:
             return []
         return [arguments.pop(name, default) for name, default in self._positional_only.items()]
 
     def decode(self, payload: bytes) -> dict[str, Any]:
-        """Decode and validate arguments; PayloadError if they do not match."""
+        """Decode and validate the arguments. Raises PayloadError if they do not match the signature."""
         return self.as_dict(self._validated(payload))
 
     def as_dict(self, arguments: Any) -> dict[str, Any]:
-        """The arguments of a struct by name, without those that were omitted."""
+        """The arguments of a struct by name, without those that the call left out."""
         values = msgspec.structs.asdict(arguments)
         if self._has_optional:
             return {name: value for name, value in values.items() if value is not msgspec.UNSET}
@@ -186,7 +187,7 @@ class Signature:
         return encode(value, f"the result of task {self._kind!r}") if value is not None else b"null"
 
     def decode_result(self, result: bytes) -> Any:
-        """Decode a result to the type of the function's annotation."""
+        """Decode a result to the type of the function's annotation. Raises PayloadError if it does not match."""
         try:
             return self._result_decoder.decode(result)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -230,7 +231,7 @@ def _can_unite(hint: Any) -> bool:
 
 
 def _result_type(hint: Any) -> Any:
-    """The return type of the function; plain JSON without an annotation."""
+    """The return type of the function. Any JSON value if it has no annotation."""
     return Any if hint is inspect.Signature.empty else hint
 
 

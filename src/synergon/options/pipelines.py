@@ -1,4 +1,4 @@
-"""The order across kinds: the rank of each kind in the pipelines that `downstream_of` defines.
+"""Pipelines of kinds: the rank of each kind in the pipelines that `downstream_of` defines.
 
 The rank affects only claim order: no task waits for another because of it.
 """
@@ -13,7 +13,7 @@ from synergon.task import AnyTask
 
 
 def reject_circle(kinds: Mapping[str, AnyTask]) -> None:
-    """Raise if the pipelines contain a cycle. Kinds that are not registered yet may be named."""
+    """Raise OptionError if the pipelines contain a cycle. Kinds that are not registered yet may be named."""
     try:
         TopologicalSorter(_upstream(kinds)).prepare()
     except CycleError as error:
@@ -22,7 +22,7 @@ def reject_circle(kinds: Mapping[str, AnyTask]) -> None:
 
 
 def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
-    """Raise if a kind is downstream of a kind that is not registered."""
+    """Raise OptionError if a kind is downstream of a kind that is not registered."""
     for kind, earlier_kinds in _upstream(kinds).items():
         for earlier in earlier_kinds:
             if earlier not in kinds:
@@ -33,10 +33,10 @@ def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
 
 
 def ranks(kinds: Mapping[str, AnyTask]) -> dict[str, int]:
-    """The rank of each kind: the longer the path that leads to it, the lower. 0 is first.
+    """The rank of each kind: the longer the path that leads to it, the lower. Rank 0 comes first.
 
-    Ranks are counted from the beginning of pipelines, so kinds outside of pipelines rank with the beginnings. Later
-    kinds cannot starve them, because their tasks come from the beginnings.
+    Paths are counted from the beginnings of pipelines. Kinds outside pipelines have the rank of the beginnings. Later
+    kinds cannot starve them, because tasks of later kinds come from the beginnings.
     """
     upstream = {kind: [earlier for earlier in before if earlier in kinds] for kind, before in _upstream(kinds).items()}
     depths: dict[str, int] = {}

@@ -13,11 +13,11 @@ from synergon.policies import LONGEST_NAME, Resources
 
 OPTION_NAMES: Final = ("cost", "needs", "forbids")
 LONGEST_TEXT: Final = 1000
-"""In bytes; limited because the text is part of an index."""
+"""The maximum length of a requirements text in bytes. It is limited because the text is part of an index."""
 
 
 class GivenRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """The requirements that options give; None for each that is not given."""
+    """The requirements that options give. Each one that is not given is None."""
 
     cost: dict[str, int] | None = None
     needs: frozenset[str] | None = None
@@ -25,7 +25,7 @@ class GivenRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left(self) -> tuple[str, ...]:
-        """The requirements that are not given."""
+        """The names of the options that are not given."""
         return tuple(name for name in OPTION_NAMES if getattr(self, name) is None)
 
 
@@ -33,7 +33,7 @@ NOTHING_GIVEN: Final = GivenRequirements()
 
 
 def given_requirements(options: Mapping[str, Any], where: str) -> GivenRequirements:
-    """The checked requirements of these options."""
+    """Check the requirements in these options. Raises OptionError if they are invalid."""
     if not any(name in options for name in OPTION_NAMES):
         return NOTHING_GIVEN
     cost = None
@@ -50,17 +50,17 @@ def given_requirements(options: Mapping[str, Any], where: str) -> GivenRequireme
 
 
 def requirements_of_kind(said: GivenRequirements) -> Requirements:
-    """The requirements of a kind with these options."""
+    """The requirements of a kind for which these were given."""
     return make_requirements(said.cost or {}, said.needs or frozenset(), said.forbids or frozenset())
 
 
 def requirements_text(
     said: GivenRequirements, of_kind: Requirements | None, *, is_long: bool, is_process: bool | None, where: str
 ) -> str:
-    """The text of a call's requirements for its row. `of_kind` is None if the kind is not known here.
+    """The text of a call's requirements for the task's row. `of_kind` is None if the kind is not known here.
 
-    `is_long` says that the call may run for longer than its kind's timeout, which matters for reservations.
-    `is_process` says whether its task function runs in a child process, if the call overrides it.
+    `is_long`: the call may run for longer than its kind's timeout, which matters for reservations. `is_process`:
+    whether the task function runs in a child process; None if the call does not override that.
     """
     is_short = not is_long or (of_kind is not None and not of_kind.cost)
     if said is NOTHING_GIVEN and is_short and is_process is None:
@@ -84,7 +84,7 @@ def _merged(said: GivenRequirements, of_kind: Requirements, where: str) -> Requi
 
 
 def check(cost: Mapping[str, int], needs: Iterable[str], forbids: Iterable[str], where: str) -> None:
-    """Raise for requirements that no node can ever meet, and for texts that are too long for the index."""
+    """Raise OptionError if no node could ever meet the requirements, or if their text is too long for the index."""
     both = sorted(frozenset(needs) & frozenset(forbids))
     if both:
         raise OptionError(f"{where}: {both[0]!r} is both needed and forbidden; no node could run it")
@@ -97,7 +97,7 @@ def check(cost: Mapping[str, int], needs: Iterable[str], forbids: Iterable[str],
 
 
 def check_labels(value: Any, what: str) -> frozenset[str]:
-    """Check labels of nodes: texts without blanks and commas."""
+    """Check labels of nodes: words without blanks and commas."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise OptionError(f'{what} must be a set of labels, like {{"zone:eu"}}, got {value!r}')
     return frozenset(_check_label(label, what) for label in value)

@@ -1,7 +1,8 @@
-"""The settings of an engine: each has a default and an environment variable, and records the source of its value.
+"""The settings of an engine. Each has a default and an environment variable, and `sources` records where its value came
+from.
 
-Code takes precedence over the environment, then `[tool.synergon]` in pyproject.toml, then the default. The command line
-takes precedence over all of them.
+Arguments in code take precedence over the environment, then `[tool.synergon]` in pyproject.toml, then the default. The
+command line takes precedence over all of them.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from synergon.options.store_urls import check_url, shown
 from synergon.policies import DEFAULT_TIMEOUT_SECONDS, Resources, Retention
 
 UNSET: Final[Any] = object()
-"""Not given, so that a source with lower precedence applies."""
+"""The value was not given, so a source with lower precedence applies."""
 
 AUTO: Final = "auto"
-"""Chosen according to the store."""
+"""The value is chosen according to the store."""
 
 MOST_CONCURRENT: Final = 100_000
-"""More tasks than one process can run at once; a larger number is a mistake."""
+"""More tasks than one process can run at once. A larger number is rejected as a mistake."""
 
 _pyproject: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of an engine, and the source of each value."""
+    """The settings of an engine, checked, with the source of each value."""
 
     url: str = "sqlite:///synergon.db"
     name: str = ""
@@ -53,39 +54,39 @@ class Settings:
     child_tasks: int = 1000
     """After how many attempts a child process is replaced."""
     child_memory: int | None = None
-    """The resident memory in bytes above which a child process is replaced after an attempt; None means never."""
+    """The resident memory in bytes above which a child process is replaced after an attempt. None means never."""
     resources: Resources = field(default_factory=Resources)
-    """The resources of the node; those that are not given are detected."""
+    """The resources of the node. Those that are not given are detected."""
     labels: frozenset[str] = frozenset()
     """The labels of the node, which tasks may need or forbid."""
     listen: str | None = AUTO
-    """Where to listen for peers, `host:port`; None means not at all."""
+    """Where to listen for peers, as `host:port`. None means not at all."""
     advertise: str | None = None
-    """The address that peers send to, if it differs from `listen`."""
+    """The address that peers send to. None means the one on which the engine listens."""
     sources: Mapping[str, str]
 
     def __repr__(self) -> str:
-        """All values, without the passwords of the URL."""
+        """All values. The URL is without passwords."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | {"url": shown(self.url)}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
-        """A copy with these values, checked; UNSET ones are ignored."""
+        """A copy with these values, which are checked. UNSET values are ignored."""
         values = {name: _CHECKS[name](value) for name, value in given.items() if value is not UNSET}
         return replace(self, **values, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 def use_pyproject(path: Path | None) -> None:
-    """Let engines that are created later read this file. The command line calls it before it imports an app.
+    """Make engines that are created later read this file. The command line calls this before it imports an app.
 
-    A library does not look for configuration files by itself, so nothing else reads the file.
+    Nothing else reads the file: a library does not look for configuration files by itself.
     """
     global _pyproject
     _pyproject = path
 
 
 def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings:
-    """Combine defaults, pyproject.toml, the environment and the arguments of the code."""
+    """Combine defaults, pyproject.toml, the environment and the arguments given in code."""
     settings = Settings(name=f"{socket.gethostname()}-{os.getpid()}", sources=dict.fromkeys(_CHECKS, "default"))
     pyproject = pyproject or _pyproject
     if pyproject is not None:
@@ -102,7 +103,7 @@ def load(given: Mapping[str, Any], *, pyproject: Path | None = None) -> Settings
 
 @contextmanager
 def _naming(source: str) -> Iterator[None]:
-    """Name the source of a value in the error about it."""
+    """Add the source of a value to the error about that value."""
     try:
         yield
     except (ConfigurationError, TypeError) as error:
@@ -129,7 +130,7 @@ def _is_none(name: str, value: Any) -> bool:
 
 
 def from_text(name: str, text: str, variable: str) -> Any:
-    """Parse a setting that was written as text."""
+    """Parse a setting that was given as text in an environment variable."""
     if _is_none(name, text):
         return None
     if name in ("concurrency", "child_processes", "child_tasks"):
@@ -206,7 +207,7 @@ def _resources_of(text: str) -> Resources:
 
 
 def _resources_from(amounts: Mapping[Any, Any]) -> Resources:
-    """Parse resources as in pyproject.toml: all but the usual three are custom ones."""
+    """Parse resources as in pyproject.toml. All names except `cpu`, `ram` and `gpu` are custom resources."""
     usual = {name: amounts[name] for name in ("cpu", "ram", "gpu") if name in amounts}
     custom = {name: amount for name, amount in amounts.items() if name not in usual}
     return Resources(**usual, custom=custom)

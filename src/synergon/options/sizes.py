@@ -25,7 +25,7 @@ _WORD: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def size_bytes(value: Size, option: str) -> int:
-    """Convert `value` to bytes; the OptionError names `option`."""
+    """Convert `value` to bytes. Raises an OptionError that names `option` if it is invalid."""
     if isinstance(value, str):
         match = _WORD.fullmatch(value)
         unit = _UNITS.get((match[2] or "B").upper()) if match else None

@@ -9,11 +9,11 @@ from synergon.errors import OptionError
 
 SECRETS: Final = frozenset({"password", "sslpassword"})
 WITHOUT_PASSWORDS: Final = frozenset({"sqlite", "memory"})
-"""Schemes whose URLs contain only a name after the slashes."""
+"""The schemes whose URLs contain only a name, so no password."""
 
 
 def check_url(value: Any) -> str:
-    """Check the URL of a store; OptionError if it is invalid."""
+    """Return the URL of a store if it is valid. Raises OptionError otherwise."""
     if isinstance(value, str) and "://" in value:
         return value
     text = repr(value)

@@ -11,7 +11,7 @@ OPTION_NAMES: Final = ("urgent", "preemptible", "uninterruptible")
 
 
 def urgency_options(options: Mapping[str, Any], where: str) -> dict[str, bool]:
-    """The checked values of these options."""
+    """Check the values of these options. Raises OptionError if they exclude each other."""
     said = {name: _check_flag(options[name], f"{where}: {name}") for name in OPTION_NAMES if name in options}
     if said.get("preemptible") and said.get("urgent"):
         raise OptionError(

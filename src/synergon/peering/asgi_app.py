@@ -1,6 +1,6 @@
 """PeerApp: receives messages of peers in the application's own web server.
 
-The limits on connections, headers and time are those of that server.
+The web server limits connections, headers and time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class PeerApp:
-    """ASGI app with the single route `POST /peer/v1`, to be mounted in another app or to be served as it is."""
+    """An ASGI app with the single route `POST /peer/v1`. Mount it in another app, or serve it alone."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -71,7 +71,7 @@ async def _envelope(scope: Scope, receive: Receive) -> Envelope:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The body of the request; reading stops at SIZE_LIMIT."""
+    """The body of the request. Raises Rejected if it has more than SIZE_LIMIT bytes."""
     parts, size, is_more = [], 0, True
     while is_more:
         message = await receive()

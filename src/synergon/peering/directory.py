@@ -1,4 +1,4 @@
-"""Directory of peers: the rows of the node table, and what each peer last reported about its free slots.
+"""Directory of peers: their rows in the node table, and how many free slots each one last reported.
 
 It holds data, not connections.
 """
@@ -14,7 +14,7 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 
 HELPERS: Final = 2
-"""How many peers a node asks for help when it has more work than capacity."""
+"""How many peers a node asks to claim when it has more tasks than capacity."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,17 +26,17 @@ class Peer:
     kinds: frozenset[str]
     queues: frozenset[str] | None
     free: int
-    """Free slots: an estimate from the node table, the peer's messages and the hints sent to it."""
+    """The number of free slots: an estimate from the node table, the peer's messages and the hints sent to the peer."""
     is_failing: bool = False
     full: frozenset[str] = frozenset()
-    """Kinds that the peer could not start when it last received a hint about them."""
+    """Kinds of which the peer could start no task when it last answered a hint about them."""
     status: NodeStatus = UNKNOWN_STATUS
     """The status that the peer had published when the node table was read."""
     _could_run: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Cached answers of `could_run`."""
 
     def has_capacity(self, kind: str) -> bool:
-        """Whether the peer can start a task of this kind now, by the estimate here."""
+        """Whether the peer can start a task of this kind now, by the estimate of its free slots."""
         return self.free > 0 and kind not in self.full and not self.is_failing
 
     def could_run(self, kind: str, requirements: str = KIND_DEFAULT) -> bool:
@@ -59,11 +59,11 @@ class Directory:
         return iter(list(self._peers.values()))
 
     def get(self, peer_id: str) -> Peer | None:
-        """The peer with this id, if it is known."""
+        """The peer with this id. None if it is unknown."""
         return self._peers.get(peer_id)
 
     def update(self, nodes: Iterable[NodeRecord], own_ids: Collection[str]) -> tuple[list[Peer], list[Peer]]:
-        """Replace the peers by the rows of the node table; return the added and the removed peers."""
+        """Replace the peers by the rows of the node table. Returns the added and the removed peers."""
         before, self._peers = self._peers, {}
         added: list[Peer] = []
         for node in nodes:
@@ -91,22 +91,23 @@ class Directory:
         return added, list(before.values())
 
     def remove(self, peer_id: str) -> Peer | None:
-        """Drop a peer that has left; return it if it was known."""
+        """Remove a peer that has left. Returns it; None if it was unknown."""
         return self._peers.pop(peer_id, None)
 
     def runners(self, kind: str) -> list[Peer]:
-        """Peers that run the kind."""
+        """The peers that run the kind."""
         return [peer for peer in self._peers.values() if kind in peer.kinds]
 
     def reported_full(self, kind: str) -> set[str]:
-        """Ids of the peers that answered that they cannot start this kind; not those estimated to have no free slot."""
+        """The ids of the peers that answered that they cannot start a task of this kind. Peers that are only estimated
+        to have no free slot are not included."""
         return {peer.id for peer in self.runners(kind) if kind in peer.full}
 
     def next_helpers(self, kind: str, own_id: str) -> list[Peer]:
-        """The few peers to ask for help by a node that has more tasks of the kind than capacity.
+        """The few peers that a node with more tasks of the kind than capacity asks to claim.
 
-        The nodes form a ring by id and each asks its successors. So the hint reaches every peer with free capacity even
-        where the estimates of free slots are wrong, and no node sends to all.
+        The nodes form a ring by id, and each asks its successors. So the hint reaches every peer with free capacity,
+        even if the estimates of free slots are wrong, and no node sends to all.
         """
         runners = sorted(
             (peer for peer in self.runners(kind) if peer.could_run(kind)),
@@ -122,9 +123,10 @@ class Directory:
         excluded: Collection[str] = (),
         requirements: str = KIND_DEFAULT,
     ) -> list[Peer]:
-        """The peers to wake for `count` new tasks: as few as have capacity for them, or else all that run the kind.
+        """The peers to wake for `count` new tasks: as few as have capacity for all of them; if there are not enough,
+        all that could run them.
 
-        `queue=None` means that the queue is unknown; then peers that serve only some queues are always included.
+        `queue=None` means that the queue is unknown. Then peers that serve only certain queues are always included.
         """
         is_known = queue is not None  # an unknown queue comes with unknown requirements
         runners = [

@@ -1,8 +1,8 @@
 """HttpClient: POSTs messages to peers over persistent connections.
 
-The client is on the path of every task that another process starts, and a general-purpose client takes longer to build
-a request than the request takes to arrive. This one writes each request in one piece and parses answers with the parser
-of the server. It sends to the given address only: no redirects, no proxies, no cookies.
+A hint precedes the start of every task on another node, so its latency counts, and a general-purpose client takes
+longer to build a request than the request takes to arrive. This client writes each request in one piece, and parses
+answers with the parser that the server uses. It sends only to the given address: no redirects, no proxies, no cookies.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from synergon.peering.wire import PATH, SIZE_LIMIT
 
 CONNECT_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 20.0
-"""How long an unused connection is kept open."""
+"""How many seconds an unused connection is kept open."""
 
 MAX_ANSWER_BYTES: Final = 2 * SIZE_LIMIT
-"""Largest answer, headers included."""
+"""The maximum size of an answer, headers included."""
 
 PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
 """Characters besides letters and digits that need no quoting in a path."""
 
 
 class Endpoint(NamedTuple):
-    """Host and port to connect to, and the first lines of every request sent there."""
+    """The host and port to connect to, and the first lines of every request that is sent there."""
 
     host: str
     port: int
@@ -41,14 +41,14 @@ class Endpoint(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Status and body of a response."""
+    """The status and body of a response."""
 
     status: int
     body: bytes
 
 
 class HttpClient:
-    """Sends requests to peers. Each request has a connection to itself until its answer; then it is reused."""
+    """Sends requests to peers. A connection carries one request at a time, and is reused after the answer."""
 
     def __init__(self) -> None:
         self._idle: dict[Endpoint, list[Connection]] = {}
@@ -56,7 +56,8 @@ class HttpClient:
         self._is_closed = False
 
     async def post(self, address: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
-        """POST and return the answer within `seconds`; OSError, TimeoutError or SendError if there is none."""
+        """POST the body, and return the answer within `seconds`. Raises OSError, TimeoutError or SendError if there is
+        none."""
         try:
             return await self._post(address, headers, body, seconds)
         except ValueError as error:
@@ -85,7 +86,7 @@ class HttpClient:
         return answer
 
     def _take_idle(self, endpoint: Endpoint) -> Connection | None:
-        """An idle connection that can be reused, if there is one."""
+        """An idle connection that can be reused. None if there is none."""
         idle = self._idle.get(endpoint, [])
         while idle:
             connection = idle.pop()
@@ -95,7 +96,8 @@ class HttpClient:
         return None
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        """Connect to the first of the host's addresses that answers; each but the last has its share of the timeout."""
+        """Connect to the first of the host's addresses that answers. Each address but the last gets an equal share of
+        the timeout."""
         async with asyncio.timeout(CONNECT_SECONDS):
             found = await asyncio.get_running_loop().getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
             *others, last = dict.fromkeys(str(entry[4][0]) for entry in found)
@@ -116,7 +118,8 @@ class HttpClient:
         return connection
 
     async def _load_ssl_context(self) -> ssl.SSLContext:
-        """The process's trusted authorities ($SSL_CERT_FILE if set), read once, in a thread: the file is large."""
+        """The trusted certificate authorities ($SSL_CERT_FILE if set). They are read once, on a thread, because the
+        file is large."""
         if self._ssl_context is None:
             self._ssl_context = await asyncio.to_thread(ssl.create_default_context)
         return self._ssl_context
@@ -129,7 +132,7 @@ class HttpClient:
         connection.close_after(KEEP_SECONDS)
 
     def remove(self, endpoint: Endpoint, lost: Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended from the idle ones."""
         idle = self._idle.get(endpoint, [])
         if lost in idle:
             idle.remove(lost)
@@ -137,7 +140,7 @@ class HttpClient:
             self._idle.pop(endpoint, None)
 
     async def close(self) -> None:
-        """Close the idle connections, and each of the others after its answer."""
+        """Close the idle connections now, and each other connection after its answer."""
         self._is_closed = True
         for connection in [connection for idle in self._idle.values() for connection in idle]:
             connection.close()
@@ -145,7 +148,7 @@ class HttpClient:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one request at a time. It tells its client when it ends."""
+    """A connection with one request at a time. When it ends, it calls `HttpClient.remove`."""
 
     def __init__(self, client: HttpClient, endpoint: Endpoint) -> None:
         from httptools import HttpResponseParser  # imported late: an engine without peers does not need it
@@ -160,11 +163,11 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._has_headers = False
         self._has_length = False
-        """The headers say where the answer ends."""
+        """Whether the headers define where the answer ends."""
         self._is_kept_alive = False
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
-        """Write the request now; the returned future gets the answer."""
+        """Write the request now. The returned future gets the answer."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._parts, self._size = [], 0
@@ -198,11 +201,11 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport of the new connection."""
+        """Store the transport of the new connection."""
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse a part of the answer."""
+        """Parse a part of the answer. Aborts the connection if the answer is not valid, too large or unexpected."""
         from httptools import HttpParserError, HttpParserUpgrade
 
         self._size += len(data)
@@ -217,7 +220,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Finish the answer. Only one without a length ends with the connection; any other was cut off."""
+        """Finish or fail the answer. An answer without a length ends with the connection; any other was cut off."""
         if self._has_headers and not self._has_length and error is None:
             self._finish()
         self._fail(error or SendError("closed the connection without an answer"))
@@ -238,24 +241,25 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """Do not reuse a connection on which a second answer begins: it would be taken for that of the next request."""
+        """Prevent the reuse of a connection on which a second answer begins: it would be taken for the answer to the
+        next request."""
         if not self._is_waiting:
             self._is_kept_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  the name is enough
-        """Note whether the headers say where the answer ends."""
+        """Note whether the headers define where the answer ends."""
         self._has_length |= name.lower() in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        """Note that the final status has arrived."""
+        """Note that the headers of the final answer have arrived."""
         self._has_headers = self._parser.get_status_code() >= 200  # 1xx only announces the answer
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
+        """Store a part of the body."""
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Finish the answer."""
+        """Finish the answer, and note whether the connection may be reused."""
         if self._has_headers and self._is_waiting:
             self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
             self._finish()
@@ -268,7 +272,7 @@ def _request(endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> byt
 
 @lru_cache(maxsize=1000)
 def endpoint_of(address: str) -> Endpoint:
-    """Parse a peer's address; SendError if it is invalid."""
+    """Parse the address of a peer. Raises SendError if it is invalid."""
     try:
         return _parsed(address)
     except ValueError as error:

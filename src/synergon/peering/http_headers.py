@@ -1,4 +1,4 @@
-"""The HTTP headers in which an envelope travels."""
+"""The HTTP headers that carry the fields of an envelope."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS: Final = {
     "signature": "X-Peer-Signature",
 }
 NAMES: Final = {header.lower().encode(): field for field, header in HEADERS.items()}
-"""Field of the envelope by name of the header, in lower case."""
+"""The field of the envelope, by the name of its header in lower case."""
 
 
 def headers_of(envelope: Envelope) -> dict[str, str]:
@@ -25,7 +25,7 @@ def headers_of(envelope: Envelope) -> dict[str, str]:
 
 
 def check_headers(fields: Mapping[str, str]) -> None:
-    """Raise Rejected unless every field of the envelope but the body has arrived."""
+    """Raise Rejected if a header of the envelope is missing."""
     for field, header in HEADERS.items():
         if not fields.get(field):
             raise Rejected(401, f"the header {header} is missing; messages between peers are signed")

@@ -1,9 +1,9 @@
 """HttpServer: receives messages of peers on a port of its own, with the single route `POST /peer/v1`.
 
-Anyone who can reach the port may connect to it. The server therefore bounds what a connection may cost before it parses
+Any process that can reach the port may connect to it. So the server limits what a connection may cost before it parses
 anything: bytes, headers, time, the number of connections, descriptors and log lines. A connection is a *stranger* until
-one of its messages was accepted. Strangers have few places and displace each other; they never displace a peer. After
-any error the connection is closed, and nothing more is read from it.
+one of its messages was accepted. Only few strangers may be connected at once; a new one displaces an older one, but
+never a peer. After any error the connection is closed, and nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from synergon.peering.transport import Deliver, Rejected
 from synergon.peering.wire import PATH, SIZE_LIMIT
 
 HEAD_LIMIT: Final = 16 * 1024
-"""Most bytes of request line and headers."""
+"""The maximum size of the request line and headers."""
 URL_LIMIT: Final = 2 * 1024
 MAX_HEADERS: Final = 64
-"""Most headers of a request; trailers of a chunked body count, too."""
+"""The maximum number of headers of a request, including the trailers of a chunked body."""
 MAX_BODY_BYTES: Final = 2 * SIZE_LIMIT
-"""Most bytes that are read for a body, with the frames of its chunks."""
+"""The maximum number of bytes that are read for a body, including the framing of chunks."""
 
 REQUEST_SECONDS: Final = 5.0
-"""Time for a whole request; for the first one of a connection it begins when the connection is accepted."""
+"""The time for a whole request. For the first request of a connection it starts when the connection is accepted."""
 IDLE_SECONDS: Final = 60.0
-"""Longer than the client's: the server must not close a connection while the client sends a message on it."""
+"""After how many seconds an idle connection is closed. Longer than the client's time, so that the server does not close
+a connection on which the client is sending."""
 LINGER_SECONDS: Final = 1.0
-"""How long an error waits for its reader: closing a socket with unread data would discard the error, too."""
+"""How many seconds a connection stays open after an error was sent: closing a socket with unread data would discard the
+error."""
 
 MAX_CONNECTIONS: Final = 1024
 MAX_UNVERIFIED: Final = 128
 MAX_UNVERIFIED_PER_ADDRESS: Final = 64
 DESCRIPTOR_SHARE: Final = 4
-"""Connections take at most this fraction (a quarter) of the descriptors that the process may open."""
+"""Connections use at most one of this many descriptors that the process may open: a quarter."""
 BACKLOG: Final = 256
-"""Connections that the kernel accepts in advance."""
+"""How many connections the kernel accepts in advance."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5
-"""Pause after a connection could not be accepted for want of descriptors or memory."""
+"""The pause after a connection could not be accepted for lack of descriptors or memory."""
 
 REASONS: Final = {
     200: b"OK",
@@ -62,7 +64,7 @@ REASONS: Final = {
 
 
 class HttpServer:
-    """Accepts connections on a bound socket and hands the messages that arrive to `deliver`."""
+    """Accepts connections on a bound socket, and passes the messages to `deliver`."""
 
     def __init__(self, bound: socket.socket, deliver: Deliver) -> None:
         self.deliver = deliver
@@ -79,12 +81,12 @@ class HttpServer:
         self._strangers_by_address: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._bound.listen(BACKLOG)
         self._loop.add_reader(self._bound, self._accept)
 
     async def close(self) -> None:
-        """Stop listening, send the answers that are due, and close all connections."""
+        """Stop listening, send the answers of delivered messages, and close all connections."""
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._bound)
@@ -102,7 +104,8 @@ class HttpServer:
     # ------------------------------------------------------------ accepting
 
     def _accept(self) -> None:
-        """Accept one connection; the next one waits for another iteration of the loop, so tasks have their turn."""
+        """Accept one connection. The next one is accepted in another iteration of the event loop, so that asyncio tasks
+        run in between."""
         try:
             accepted, _ = self._bound.accept()
         except OSError as error:
@@ -121,7 +124,8 @@ class HttpServer:
             accepted.close()
 
     def _pause(self, error: OSError) -> None:
-        """Accept nothing for a moment: the socket stays readable, and the loop would do nothing else."""
+        """Accept nothing for ACCEPT_PAUSE_SECONDS: the socket stays readable, and the event loop would do nothing
+        else."""
         self.troubles.add(
             "accept", f"cannot accept connections of peers, trying again: {error.strerror}", logging.WARNING
         )
@@ -131,7 +135,8 @@ class HttpServer:
     # ------------------------------------------------------------ places for connections
 
     def add(self, stranger: ServerConnection) -> None:
-        """Give a new connection a place. If there is none, the oldest stranger loses its own."""
+        """Add a new connection as a stranger. If there are too many strangers, of this address or in total, the oldest
+        is closed."""
         self._unverified[stranger] = None
         self._strangers_by_address[stranger.address] += 1
         if self._strangers_by_address[stranger.address] > min(MAX_UNVERIFIED_PER_ADDRESS, self._max_strangers // 2):
@@ -145,7 +150,8 @@ class HttpServer:
         connection.abort()
 
     def mark_verified(self, connection: ServerConnection) -> None:
-        """A message of this connection was accepted. If peers have too many, the one idle for longest is closed."""
+        """Note that a message of this connection was accepted: it belongs to a peer. If there are too many such
+        connections, the one that has been idle longest is closed."""
         self.remove(connection)
         self._peers[connection] = None
         if len(self._peers) > self._max_connections - self._max_strangers:
@@ -154,7 +160,7 @@ class HttpServer:
             longest_idle.close()
 
     def remove(self, connection: ServerConnection) -> None:
-        """The connection gives up its place."""
+        """Remove the connection from the strangers or the peers."""
         self._peers.pop(connection, None)
         if connection in self._unverified:
             del self._unverified[connection]
@@ -173,7 +179,7 @@ def _max_descriptors() -> int:
 
 
 class ServerConnection(asyncio.Protocol):
-    """One connection: one request at a time, each within the limits above."""
+    """One connection, with one request at a time. The constants above limit each request."""
 
     def __init__(self, server: HttpServer) -> None:
         self.address = "unknown"
@@ -184,11 +190,11 @@ class ServerConnection(asyncio.Protocol):
         self._rejection: Rejected | None = None
         self._is_answering = False
         self._is_idle = False
-        """Between two requests."""
+        """Whether no request has begun since the last answer."""
         self._begin()
 
     def _begin(self) -> None:
-        """Prepare for a request."""
+        """Prepare for the next request."""
         from httptools import HttpRequestParser
 
         self._parser = HttpRequestParser(self)
@@ -216,25 +222,25 @@ class ServerConnection(asyncio.Protocol):
     # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place, and wait for the first request."""
+        """Register with the server as a stranger, and wait for the first request."""
         self._transport = cast("asyncio.Transport", transport)
         self.address = str((transport.get_extra_info("peername") or ("unknown",))[0])
         self._close_after(REQUEST_SECONDS)
         self._server.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  the reason does not matter
-        """Give up the place."""
+        """Remove the connection from the server."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
         self._server.remove(self)
 
     def pause_writing(self) -> None:
-        """End a connection whose other end does not read answers."""
+        """End the connection: the other end does not read its answers."""
         self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request; deliver the message when it is complete."""
+        """Read a part of a request. Deliver the message when it is complete."""
         if self._rejection is not None:
             return  # arrived before reading was paused
         try:
@@ -293,7 +299,7 @@ class ServerConnection(asyncio.Protocol):
         self._close_after(IDLE_SECONDS)
 
     def _reject(self, rejection: Rejected) -> None:
-        """Answer with the error, read nothing more, and close the connection as soon as the error can have arrived."""
+        """Answer with the error, read nothing more, and close the connection after LINGER_SECONDS."""
         self._rejection = rejection
         self._parts = []
         self._server.troubles.add(
@@ -321,7 +327,7 @@ class ServerConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(seconds, self._end)
 
     def _end(self) -> None:
-        """The time is over."""
+        """End the connection because its time is over: with an error if a request is incomplete."""
         if self._rejection is not None:
             self.abort()
         elif self._is_idle:
@@ -332,18 +338,18 @@ class ServerConnection(asyncio.Protocol):
     # ------------------------------------------------------------ callbacks of the parser
 
     def on_message_begin(self) -> None:
-        """Accept no request before the answer to the last one."""
+        """Reject a request that begins before the last one was answered."""
         if self._is_complete:
             raise _too_early()
 
     def on_url(self, part: bytes) -> None:
-        """Keep a part of the URL."""
+        """Store a part of the URL."""
         self._url += part
         if len(self._url) > URL_LIMIT:
             raise Rejected(414, f"a URL has at most {URL_LIMIT} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the header if it belongs to the envelope; of several with one name the first."""
+        """Store the header if it belongs to the envelope. If a header occurs twice, the first one counts."""
         self._headers += 1
         if self._headers > MAX_HEADERS:
             raise Rejected(431, f"a request has at most {MAX_HEADERS} headers")
@@ -352,7 +358,7 @@ class ServerConnection(asyncio.Protocol):
             self._fields.setdefault(field, value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
-        """Reject what is not a message before its body is read."""
+        """Reject a request that is not a message of a peer before its body is read."""
         self._has_head = True
         if self._url != PATH.encode():
             raise Rejected(404, f"the only path here is {PATH}")
@@ -361,14 +367,14 @@ class ServerConnection(asyncio.Protocol):
         check_headers(self._fields)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
+        """Store a part of the body."""
         self._size += len(body)
         if self._size > SIZE_LIMIT:
             raise _too_large()
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Note the end of the request."""
+        """Note that the request is complete, and whether the connection stays open after it."""
         self._is_complete = True
         self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
 

@@ -1,7 +1,7 @@
 """HTTP transport: a server with one route on the engine's event loop, and a client with persistent connections.
 
-A request that is not a signed message of the cluster is rejected, has no effect and causes no further request. Messages
-are sent to the given address only: no redirects, no proxies.
+A request that is not a signed message of the cluster is rejected; it has no effect and causes no further request.
+Messages are sent only to the given address: no redirects, no proxies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ SEND_SECONDS: Final = 2.0
 
 
 class HttpTransport:
-    """Listens on `listen` (host and port; None: the application serves `PeerApp` itself) and sends over HTTP.
+    """Sends over HTTP, and listens on `listen` (host and port). If `listen` is None, the application serves `PeerApp`
+    itself.
 
-    Without a host it listens on the interface that faces the `database_hosts`. The published address is `advertise` if
-    that is given; else, where `listen` is every interface, the one that faces the database.
+    If `listen` has no host, the server listens on the interface that faces the `database_hosts`. The published address
+    is `advertise`; without it, the address that the server listens on, or, if it listens on every interface, the
+    address that faces the database.
     """
 
     schemes = ("http://", "https://")
@@ -43,7 +45,7 @@ class HttpTransport:
         self._start_lock = asyncio.Lock()
 
     async def serve(self, deliver: Deliver) -> str | None:
-        """Bind and listen, unless the application's own server does."""
+        """Bind and listen, unless the application serves `PeerApp` itself. Returns the address to publish."""
         if self._listen is None:
             return self._advertise
         async with self._start_lock:
@@ -57,11 +59,11 @@ class HttpTransport:
             return self._address
 
     async def prepare(self) -> None:
-        """Import the parser of requests and answers: slow; it would block the event loop."""
+        """Import the parser of requests and answers on a thread: the import is slow, and would block the event loop."""
         await asyncio.to_thread(_import_parser)
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """POST the envelope once."""
+        """POST the envelope once, and return the answer. Raises SendError if there is no valid answer."""
         try:
             status, answer = await self._client.post(address, headers_of(envelope), envelope.body, SEND_SECONDS)
         except ssl.SSLCertVerificationError as error:

@@ -1,6 +1,6 @@
-"""Choice of the interface that an engine listens on if its settings name none: the one that faces the database.
+"""The interface that an engine listens on if its settings name none: the one that faces the database.
 
-Hosts that share the database can reach it, and no wider network can.
+Hosts that share the database can reach this interface; wider networks usually cannot.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 LOOPBACK: Final = "127.0.0.1"
 DISCARD_PORT: Final = 9
-"""Any port will do: nothing is sent."""
+"""Any port would do: nothing is sent to it."""
 
 
 def database_hosts(url: str) -> tuple[str, ...]:
-    """The hosts that a store's URL names; none for a file, for memory and for a socket in the file system."""
+    """The hosts that a store's URL names. Empty for a file, for memory, and for a socket in the file system."""
     parts = urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
         return ()
@@ -27,7 +27,8 @@ def database_hosts(url: str) -> tuple[str, ...]:
 
 
 def facing_address(hosts: Iterable[str]) -> str:
-    """The address of this host on the route to the first of these hosts that is not this one; else the loopback."""
+    """This host's address on the route to the first of `hosts` that is another host. If there is none, the loopback
+    address."""
     for host in hosts:
         address = route_address(host)
         if address is not None and not _is_loopback(address):
@@ -36,7 +37,7 @@ def facing_address(hosts: Iterable[str]) -> str:
 
 
 def route_address(host: str) -> str | None:
-    """The address of this host on the route to another one; None if that one is unknown or there is no route."""
+    """This host's address on the route to `host`. None if `host` is unknown or there is no route."""
     try:
         found = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""What peering needs of the engine that it belongs to: its node, the callers that wait for ends, and itself."""
+"""The interfaces through which peering uses its own engine: its node, its waiting callers, and the engine itself."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ class LocalNode(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id; a new one each time that it joins."""
+        """The id of the node. It is new each time that the node joins."""
 
     @property
     def free(self) -> int:
-        """How many tasks it could start now."""
+        """How many tasks the node can start now."""
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds among these that it could not start now, whatever slots are free."""
+        """Those of the kinds of which the node can start no task now."""
 
     def handle_hints(self, hints: Message) -> None:
         """Act on hints from a peer."""
 
     def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """Use the rows of the node table that were just read for peering."""
+        """Use the rows of the nodes that peering has just read."""
 
 
 class LocalWaiters(Protocol):
-    """The callers in this process that wait for ends, as far as peering needs them."""
+    """The callers in this process that wait for the end of tasks, as far as peering needs them."""
 
     enqueued_elsewhere: set[int]
-    """Tasks that are awaited here and that another engine has enqueued."""
+    """Tasks that callers here wait for, and that another engine has enqueued."""
 
     @property
     def followers(self) -> Sized:
-        """The streams of events that are read here."""
+        """The open streams of events in this process."""
 
     def recheck(self, ids: Iterable[int]) -> None:
-        """Check these tasks, which may have ended."""
+        """Check these tasks: they may have ended."""
 
     def recheck_all(self) -> None:
-        """Check all awaited tasks, which may have ended."""
+        """Check all tasks that callers here wait for: they may have ended."""
 
     def wake_followers(self) -> None:
-        """Wake the followers, because any task may have ended."""
+        """Wake the streams of events: any task may have ended."""
 
 
 class LocalEngine(Protocol):
-    """This engine among its peers (`Peers`), as the router needs it."""
+    """What the router needs of its own engine. Implemented by `Peers`."""
 
     @property
     def own_ids(self) -> tuple[str, ...]:
-        """The ids under which this engine has, or had, a row; the current one is the last."""
+        """The ids under which this engine has or had a row. The last one is the current id."""
 
     async def read_nodes(self) -> list[NodeRecord]:
         """Read the node table."""
 
     async def send(self, peer: Peer, hints: Message) -> Message:
-        """Send hints and return the answer; SendError if there is none."""
+        """Send hints, and return the answer. Raises SendError if there is none."""
 
     def prepare(self) -> None:
-        """There are peers: do in advance what would delay the first message."""
+        """Do in advance what would delay the first message. Called when there are peers."""
 
     def handle_done(self, ids: Collection[int]) -> None:
-        """These tasks may have ended."""
+        """Wake the callers that wait for these tasks: they may have ended."""

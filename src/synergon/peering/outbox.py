@@ -1,7 +1,8 @@
-"""Outgoing hints of one peer: coalesced, with at most one request in flight.
+"""The outgoing hints for one peer, merged, with at most one request in flight.
 
-The first hint is sent at once. Later ones are sent at most every 10 ms, and hints that arrive in between are merged.
-A failed request is retried with exponential back-off; its hints stay queued, merged, and delay no other peer.
+The first hint is sent at once. Later ones are sent at most every 10 ms; hints that arrive in between are merged. A
+failed request is repeated with exponential back-off. Its hints stay queued, merged with later ones, and delay no other
+peer.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from synergon.peering.wire import EMPTY, Message, merged
 
 MIN_INTERVAL_SECONDS: Final = 0.01
 FULL_INTERVAL_SECONDS: Final = 0.05
-"""Interval for a peer without a free slot: it claims by itself when a slot gets free, so hints to it are not urgent."""
+"""The interval in seconds for a peer without a free slot. The peer claims by itself when a slot becomes free, so hints
+to it are not urgent."""
 FIRST_RETRY_SECONDS: Final = 0.1
 MAX_RETRY_SECONDS: Final = 5.0
 
 
 class Sender(Protocol):
-    """The router, as its outboxes need it."""
+    """What an outbox needs of the router."""
 
     async def send_now(self, peer_id: str, hints: Message) -> Message:
-        """Send the hints and return the answer; SendError if there is none."""
+        """Send the hints, and return the answer. Raises SendError if there is none."""
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
-        """The peer has received the hints."""
+        """Called when the peer has received the hints."""
 
     def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
-        """The peer may not have received these hints; it failed this often in a row."""
+        """Called when the peer may not have received these hints. `failures` is the number of failures in a row."""
 
 
 class Outbox:
-    """Queues and sends the hints for one peer. It runs an asyncio task only while there are hints to send."""
+    """Queues and sends the hints for one peer. An asyncio task runs only while there are hints to send."""
 
     def __init__(self, sender: Sender, peer_id: str, clock: Clock) -> None:
         self._sender = sender
@@ -42,7 +44,7 @@ class Outbox:
         self._clock = clock
         self._queued = EMPTY
         self._in_flight = EMPTY
-        """Sent, but not yet answered: it may not have arrived."""
+        """The hints that were sent and not answered yet. They may not have arrived."""
         self._failures = 0
         self._next_at = clock.monotonic()
         self._task: asyncio.Task[None] | None = None
@@ -54,12 +56,12 @@ class Outbox:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait_sent(self) -> None:
-        """Return when the queue is empty, however long that takes."""
+        """Wait until the queue is empty, without a limit."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def close(self) -> Message:
-        """Stop sending; return all hints that the peer may not have received."""
+        """Stop sending. Returns all hints that the peer may not have received."""
         if self._task is not None:
             self._task.cancel()
         return merged(self._in_flight, self._queued)

@@ -1,7 +1,7 @@
-"""Peers: sends an engine's hints to other engines and handles theirs.
+"""Peers: sends the hints of this engine to other engines, and handles the hints that they send.
 
-Hints are an optimisation: no caller waits for them, and a sweep finds whatever a lost hint would have announced. Peers
-cost nothing until there is a hint to send or to receive.
+Hints are an optimisation: no caller waits for them, and a sweep finds what a lost hint would have announced. Peers cost
+nothing until there is a hint to send or to receive.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from synergon.version import VERSION
 
 PRELOAD_DELAY_SECONDS: Final = 0.5
 SECRET_AGE_SECONDS: Final = 1.0
-"""A wrong signature makes the engine read the secret again, unless it has read it less than this ago."""
+"""After a wrong signature the secret is read again, unless it was read less than this many seconds ago."""
 CLOSE_SECONDS: Final = 0.5
-"""How long a closing engine goes on sending queued hints."""
+"""How many seconds a closing engine goes on sending queued hints."""
 
 
 class Peers:
-    """Sends hints to other engines and handles the hints they send."""
+    """Sends hints to other engines, and handles the hints that they send."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Peers:
     ) -> None:
         self.engine_id = engine_id
         self._former_id = engine_id
-        """The id under which this engine left last. Its row may be read once more and must not count as a peer."""
+        """The last id under which this engine has left. Its row may be read once more, and must not count as a peer."""
         self.node: LocalNode | None = None
         self.address: str | None = None
         self._kinds = kinds
@@ -74,18 +74,18 @@ class Peers:
 
     @property
     def id(self) -> str:
-        """The id by which peers know this engine: its node's id while it has a node."""
+        """The id by which peers know this engine: the id of its node, if it has one."""
         return self.engine_id if self.node is None else self.node.id
 
     @property
     def own_ids(self) -> tuple[str, ...]:
-        """The ids under which this engine has, or had, a row; the current one is the last."""
+        """The ids under which this engine has or had a row. The last one is the current id."""
         return self.engine_id, self._former_id, self.id
 
     # ------------------------------------------------------------ start and end
 
     async def serve(self) -> str | None:
-        """Start to receive hints; return the address to publish, or None if peers cannot reach this engine."""
+        """Start to receive hints. Returns the address to publish; None if peers cannot reach this engine."""
         await self._ensure_signer()
         self.address = await self._transport.serve(self.receive)
         return self.address
@@ -99,7 +99,8 @@ class Peers:
             return self._signer
 
     def _read_secret_soon(self) -> None:
-        """An operator may have replaced the secret. It is read at most once per second: strangers can cause this."""
+        """Read the secret again in the background, because an operator may have replaced it. At most once per second,
+        because any stranger can cause this."""
         now = self._clock.monotonic()
         if self._signer is not None and now - self._secret_read_at >= SECRET_AGE_SECONDS:
             self._secret_read_at = now
@@ -110,7 +111,8 @@ class Peers:
             signer.secret = await self._store.secret()
 
     def preload_directory(self) -> None:
-        """Load the directory in the background before the first hint, unless the engine closes soon."""
+        """Load the directory in the background before the first hint, after a short delay: a short-lived engine does
+        not need it."""
         self._preload_task = asyncio.get_running_loop().create_task(self._preload_directory())
 
     async def _preload_directory(self) -> None:
@@ -119,17 +121,17 @@ class Peers:
             self._router.refresh_soon()
 
     def prepare(self) -> None:
-        """There are peers: have the transport do in advance what would delay the first message."""
+        """Let the transport do in advance what would delay the first message. Called when there are peers."""
         if self._prepare_task is None:
             self._prepare_task = asyncio.get_running_loop().create_task(self._transport.prepare())
 
     def announce_join(self) -> None:
-        """Have every peer read the node table, where this engine's row has appeared. The table is read first, so that
-        peers which joined while this engine could not receive are included."""
+        """Make every peer read the node table, which now has this engine's row. This engine reads the table first, so
+        that it also reaches peers that joined while it could not receive."""
         self._router.send_to_all(message(hello=self._hello()), refresh=True)
 
     def announce_leave(self) -> None:
-        """Tell every peer that this engine's row is about to be removed."""
+        """Notify every peer that this engine's row is about to be deleted."""
         self._former_id = self.id
         if self._router.directory.is_loaded:
             self._router.send_to_all(message(hello=self._hello(bye=True)))
@@ -152,35 +154,38 @@ class Peers:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether hints can be expected to arrive here: peers have an address to send to, and no peer fails."""
+        """Whether hints probably arrive here: peers have an address to send to, and no peer fails."""
         return self.address is not None and not any(peer.is_failing for peer in self._router.directory)
 
     # ------------------------------------------------------------ sending
 
     def announce_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce new tasks, counted by ready group, to as many nodes as have capacity for them. True if a hint goes
-        out in the next loop iteration."""
+        """Announce new tasks, counted by ready group, to as many nodes as have capacity for them. True if a hint is
+        sent in the next iteration of the event loop."""
         return bool(work) and self._router.route_new(work)
 
     def announce_surplus(self, kinds: Iterable[str]) -> None:
-        """Ask a few peers to claim these kinds, because this node has more tasks than capacity; they may ask others."""
+        """Ask a few peers to claim tasks of these kinds, because this node has more than it has capacity for. They may
+        ask others."""
         self._router.route_surplus(kinds)
 
     def announce_scheduled(self, kinds: Iterable[str]) -> None:
-        """Have peers that run these kinds set their alarm for tasks that are due later."""
+        """Make peers that run these kinds set their alarm for tasks that are due later."""
         self._router.route_scheduled(kinds)
 
     def announce_started(self, kinds: Iterable[str]) -> None:
-        """Count tasks started here; the counts travel with the next message, not in one of their own."""
+        """Count tasks that were started here. The counts are sent with the next message, not in one of their own."""
         self._started.update(kinds)
 
     def send_done(self, origin: str, ids: Collection[int]) -> None:
-        """Tell the engine that enqueued these tasks that they may have ended. Kept briefly if it is unknown."""
+        """Notify the engine that enqueued these tasks that they may have ended. If that engine is unknown, the hint is
+        kept until it appears."""
         if origin not in self.own_ids:
             self._router.send_to(origin, message(done=tuple(ids)))
 
     def notify_watchers(self, ids: Iterable[int]) -> None:
-        """Tell the peers that asked for it that these tasks may have ended: those that wait for one, and followers."""
+        """Notify the peers that wait for one of these tasks, or that follow all ends, that these tasks may have
+        ended."""
         watchers = self._watchers
         if watchers.followers:
             for peer_id in watchers.current_followers(self._clock.monotonic()):
@@ -190,43 +195,45 @@ class Peers:
                 self._router.send_to(peer_id, message(done=tuple(its_ids)), refresh=True)
 
     def announce_ended(self, ids: Collection[int]) -> None:
-        """Tell every peer that these tasks ended without an attempt: any of them may wait for the result."""
+        """Notify every peer that these tasks ended without an attempt: any peer may wait for the result."""
         if ids:
             self._router.send_ends_to_all(ids, refresh=self.address is None)
 
     def request_done(self, ids: Collection[int]) -> None:
-        """Ask every node to report the ends of these tasks, which are awaited here and were enqueued elsewhere."""
+        """Ask every node to report the ends of these tasks. Callers here wait for them, and other engines enqueued
+        them."""
         self._router.send_to_all(message(awaited=tuple(ids)), refresh=self.address is None)
 
     def request_all_ends(self) -> None:
-        """Ask every node to report whenever any task ends."""
+        """Ask every node to send a hint whenever any task ends."""
         self._router.send_to_all(message(follow=True), refresh=self.address is None)
 
     def send_cancel(self, node_id: str, task_id: int) -> None:
-        """Ask the node to check for a cancel request of a task that it runs."""
+        """Ask the node to read the cancel request of a task that it runs."""
         if node_id not in self.own_ids:
             self._router.send_to(node_id, message(cancel=(task_id,)), refresh=True)
 
     def announce_control(self) -> None:
-        """Have every node read limits, servers, pauses and operator actions again."""
+        """Make every node read limits, servers, pauses and operator actions again."""
         self._router.send_to_all(message(control=True), refresh=self.address is None)
 
     def announce_freed(self, names: Iterable[str]) -> None:
-        """Announce limits and servers with free permits that this node does not use."""
+        """Announce limits and pools with free permits that this node does not use."""
         if self._router.directory.is_loaded:
             self._router.send_to_runners(message(freed=tuple(names)))
 
     def announce_reservation(self, task_id: int) -> None:
-        """Announce that this node reserves capacity for the task. For information only: the task's row says it too."""
+        """Announce that this node has reserved capacity for the task. For information only: the task's row says so,
+        too."""
         if self._router.directory.is_loaded:
             self._router.send_to_runners(message(reserve=(task_id,)))
 
     def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
-        """Update the directory from rows of the node table that the reaper has just read."""
+        """Update the directory from rows of the nodes that the reaper has just read."""
         self._router.update_directory(nodes)
 
     async def read_nodes(self) -> list[NodeRecord]:
-        """Read the node table, for the directory and for the node here."""
+        """Read the node table, and pass the rows to the node of this engine, too."""
         if self._signer is not None:
             await self._store_clock.measure()
         nodes = await self._store.nodes()
@@ -235,7 +242,8 @@ class Peers:
         return nodes
 
     async def send(self, peer: Peer, hints: Message) -> Message:
-        """Sign and send hints, with the free slots and started tasks of this engine; return the answer."""
+        """Sign and send hints, together with the free slots and started tasks of this engine. Returns the answer.
+        Raises SendError if there is none."""
         try:
             signer = self._signer or await self._ensure_signer()
             started, self._started = self._started, Counter()
@@ -260,7 +268,8 @@ class Peers:
     # ------------------------------------------------------------ receiving
 
     def receive(self, envelope: Envelope) -> bytes:
-        """Handle a message and return the answer. Rejected, without any effect, if signature or content is wrong."""
+        """Handle a message and return the answer. Raises Rejected, without any effect, if the engine is not connected,
+        or the signature or the content is wrong."""
         if self._signer is None:
             raise Rejected(503, "this engine is not connected yet")
         try:
@@ -314,12 +323,13 @@ class Peers:
             peer.full = frozenset()
 
     def handle_done(self, ids: Collection[int]) -> None:
-        """These tasks may have ended."""
+        """Wake the callers that wait for these tasks: they may have ended."""
         if TOO_MANY_IDS in ids:
             self._waiters.recheck_all()
         elif ids:
             self._waiters.recheck(ids)
 
     def recheck_awaited(self) -> None:
-        """Have all awaited tasks read again: their ends may have been announced before this engine was reachable."""
+        """Check all tasks that callers wait for: their ends may have been announced before this engine was
+        reachable."""
         self._waiters.recheck_all()

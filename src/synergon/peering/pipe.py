@@ -13,30 +13,30 @@ from synergon.peering.transport import Deliver, NotTrusted, Rejected, SendError
 
 @dataclass(slots=True, kw_only=True)
 class NetworkFaults:
-    """Probabilities of faults; may be changed at any time."""
+    """The probabilities of faults. They may be changed at any time."""
 
     drop: float = 0.0
-    """Probability that a message is lost without an error at the sender."""
+    """The probability that a message is lost without an error at the sender."""
     fail: float = 0.0
-    """Probability that a message is lost with an error at the sender."""
+    """The probability that a message is lost with an error at the sender."""
     duplicate: float = 0.0
-    """Probability that a message arrives twice."""
+    """The probability that a message arrives twice."""
     longest_delay: float = 0.0
-    """Each message is delayed by 0 up to this many seconds, so messages can overtake each other."""
+    """Each message is delayed by a random time of up to this many seconds, so messages can overtake each other."""
 
 
 class PipeNetwork:
-    """Connects the engines that are each given a `network.transport()`."""
+    """An in-memory network. Each engine gets its own `network.transport()`."""
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None) -> None:
         self.faults = NetworkFaults()
         self.sent = 0
-        """Number of messages sent, delivered or not."""
+        """The number of messages that were sent, delivered or not."""
         self.broken: set[str] = set()
         """Addresses that cannot be reached."""
         self.cut: set[tuple[str, str]] = set()
-        """Pairs of sender and receiver between which nothing gets through. A pair is one direction: if only the way
-        back is cut, the message arrives and its sender gets an error."""
+        """Pairs of sender and receiver between which nothing arrives. A pair is one direction: if only the reverse
+        direction is cut, a message arrives, and its sender gets an error."""
         self._chance = random.Random(seed)
         self._clock: Clock = clock or SystemClock()
         self._receivers: dict[str, Deliver] = {}
@@ -53,7 +53,7 @@ class PipeNetwork:
         self._receivers[address] = deliver
 
     def leave(self, address: str) -> None:
-        """Deliver no more messages to this address."""
+        """Stop delivering messages to this address."""
         self._receivers.pop(address, None)
 
     async def carry(self, sender: str, address: str, envelope: Envelope) -> bytes:
@@ -118,15 +118,15 @@ class PipeTransport:
         self._network = network
 
     async def serve(self, deliver: Deliver) -> str:
-        """Start to receive."""
+        """Start to receive. Returns the address."""
         self._network.join(self.address, deliver)
         return self.address
 
     async def prepare(self) -> None:
-        """Do nothing: there is nothing to load."""
+        """Does nothing: there is nothing to load."""
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """Hand the message to the network."""
+        """Send the message through the network, and return the answer."""
         return await self._network.carry(self.address, address, envelope)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""RateLimitedLog: logs what strangers do to a port, in a bounded number of lines."""
+"""RateLimitedLog: logs the troubles that strangers cause at a port, in a limited number of lines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _logger = logging.getLogger("synergon.peering")
 
 
 class RateLimitedLog:
-    """Logs the first trouble of each kind at once, and then at most one line of that kind per minute."""
+    """Logs the first trouble of each kind at once, and after that at most one line of the kind per minute."""
 
     def __init__(self) -> None:
         self._next_at: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}
 
     def add(self, kind: str, text: str, level: int = logging.INFO) -> None:
-        """Log the text unless a line of this kind was logged less than a minute ago. `kind` is one of a few."""
+        """Log the text, unless a line of this kind was logged less than a minute ago; then only count it."""
         now = time.monotonic()
         if now < self._next_at.get(kind, now):
             self._unlogged[kind] = self._unlogged.get(kind, 0) + 1

@@ -1,7 +1,7 @@
 """ResultListener: keeps a row in the node table for an engine without a node, so that peers can notify it of results.
 
-The row has no kinds and no slots, so peers never offer it work. Only the row depends on its lease: when the lease is
-lost, the listener registers again.
+The row has no kinds and no slots, so peers never offer it tasks. If the lease is lost, the listener registers again;
+nothing else depends on the lease.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from synergon.version import VERSION
 
 
 class ResultListener:
-    """Registers the engine when it first waits for a result, renews its lease, and unregisters it at the end."""
+    """Registers the engine when it first waits for a result, renews its lease, and unregisters it when the engine
+    closes."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class ResultListener:
         self._task: asyncio.Task[None] | None = None
         self._is_registered = False
         self._is_unreachable = False
-        """Peers can never reach this engine, so `start` does not try again."""
+        """Whether peers can never reach this engine, so that `start` does nothing."""
 
     def start(self) -> None:
         """Register in the background. Idempotent."""
@@ -51,7 +52,7 @@ class ResultListener:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Announce the leave and remove the row."""
+        """Announce to the peers that this engine leaves, and delete its row."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

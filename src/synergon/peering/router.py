@@ -1,8 +1,8 @@
-"""HintRouter: knows the peers, has an outbox for each, and decides which peers receive which hints.
+"""HintRouter: holds the directory of peers and an outbox for each peer, and decides which peers receive which hints.
 
 The router reads the node table before the first hint, when a peer fails or joins, when no known peer runs a kind, after
-hints to all peers, and from time to time while there are hints to send. A node's reaper reads the table anyway and
-calls `update_directory`.
+hints to all peers, and from time to time while there are hints to send. The reaper of a node also reads the table
+regularly, and passes its rows to `update_directory`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from synergon.peering.transport import SendError
 from synergon.peering.wire import EMPTY, Message, merged, message
 
 ReadyGroupName = tuple[str, str | None, str]
-"""Kind, queue (None if unknown) and requirements of a ready group, as stored in the rows of its tasks."""
+"""The kind, queue (None if unknown) and requirements of a ready group, as the rows of its tasks have them."""
 
 MIN_REFRESH_SECONDS: Final = 0.2
-"""Shortest time between two reads of the node table for hints to all peers, or for kinds that no known peer runs."""
+"""The minimum time in seconds between two reads of the node table for hints to all peers, or for kinds that no known
+peer runs."""
 MAX_UNKNOWN_PEERS: Final = 1000
 RECENT_SECONDS: Final = 5.0
-"""A peer that appears within this time after ends were sent to all peers receives them too."""
+"""A peer that appears within this many seconds after ends were sent to all peers gets those ends, too."""
 FAILURES_TO_LOG: Final = 3
 
 
 class HintRouter:
-    """Routes hints to peers. Handing hints in never blocks and never raises."""
+    """Routes hints to peers. Its methods never block on the network, and never raise."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class HintRouter:
         self._refresh_seconds = refresh_seconds
         self._updated_at = 0.0
         self._routed_at = 0.0
-        """When new work was last routed at once. Outboxes delay a second message anyway, so more work is collected."""
+        """When new tasks were last routed at once. Outboxes delay a second message, so further tasks are collected for
+        it."""
         self._outboxes: dict[str, Outbox] = {}
         self._new: Counter[ReadyGroupName] = Counter()
         self._without_runner: Counter[ReadyGroupName] = Counter()
@@ -63,31 +65,33 @@ class HintRouter:
         self._scheduled: set[str] = set()
         self._surplus: set[str] = set()
         self._unrouted: list[tuple[str | None, Message]] = []
-        """Hints with the id of their receiver (None: all peers) that wait until the directory is loaded."""
+        """Hints with the id of their receiver (None: all peers). They wait until the directory is loaded."""
         self._recent_ends = EMPTY
         self._recent_until = 0.0
         self._for_unknown: dict[str, Message] = {}
-        """Hints for peers that are not in the directory, kept in case they have only just registered."""
+        """Hints for peers that are not in the directory. They are kept in case the peers have only just registered."""
         self._reads_begun = 0
         self._read_applied = 0
-        """The number of the read whose rows are in the directory."""
+        """The number of the read of the node table whose rows are in the directory."""
         self._read_needed = 0
-        """The read that shows every receiver of the latest hint to all peers: the first that began after the hint."""
+        """The number of the read that must be applied so that every receiver of the last hint to all peers is known:
+        the first read that began after that hint."""
         self._sent_while_stale = EMPTY
-        """Hints sent from a stale directory; peers that a later read adds receive them too."""
+        """Hints that were sent while the directory was stale. Peers that a later read adds get them, too."""
         self._sent_until = 0
-        """The read after which `_sent_while_stale` has reached every peer."""
+        """The number of the read after which `_sent_while_stale` has reached every peer."""
         self._route_task: asyncio.Task[None] | None = None
         self._refresh_task: asyncio.Task[None] | None = None
         self._read_task: asyncio.Task[None] | None = None
         self._is_refresh_wanted = False
         self._must_refresh = False
-        """The node table must be read before hints go to all peers."""
+        """Whether the node table must be read before waiting hints are sent."""
 
     # ------------------------------------------------------------ hints to route
 
     def route_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce new tasks, counted by ready group. True if a hint goes out in the next loop iteration."""
+        """Announce new tasks, counted by ready group. True if a hint is sent in the next iteration of the event
+        loop."""
         now = self._clock.monotonic()
         is_ready = self._route_task is None and self.directory.is_loaded and not self._must_refresh
         if is_ready and now - self._routed_at > MIN_INTERVAL_SECONDS:
@@ -103,18 +107,19 @@ class HintRouter:
         return False
 
     def route_surplus(self, kinds: Iterable[str]) -> None:
-        """Ask the next peers in the ring to claim these kinds: there are more tasks than fit on this node."""
+        """Ask the next peers in the ring to claim tasks of these kinds: there are more than fit on this node."""
         self._surplus.update(kinds)
         self._route_soon()
 
     def route_scheduled(self, kinds: Iterable[str]) -> None:
-        """Have the peers that run these kinds check their alarm: tasks were scheduled for later."""
+        """Make the peers that run these kinds check their alarm: tasks were scheduled for later."""
         self._scheduled.update(kinds)
         self._read_needed = self._reads_begun + 1
         self._route_soon()
 
     def send_to(self, peer_id: str, hints: Message, *, refresh: bool = False) -> None:
-        """Queue hints for one peer. If it is unknown they are kept for when it appears; `refresh`: look for it now."""
+        """Queue hints for one peer. If the peer is unknown, they are kept until it appears. `refresh`: read the node
+        table now to find it."""
         peer = self.directory.get(peer_id)
         if peer is not None:
             self._outbox(peer).add(hints)
@@ -127,8 +132,8 @@ class HintRouter:
             self._route_soon()
 
     def send_to_all(self, hints: Message, *, refresh: bool = False) -> None:
-        """Queue hints for every peer. `refresh`: read the node table first; an engine that peers cannot notify of their
-        joining needs this to reach the new ones."""
+        """Queue hints for every peer. `refresh`: read the node table first. An engine that cannot receive needs this to
+        reach peers that have joined meanwhile."""
         self._unrouted.append((None, hints))
         self._read_needed = self._reads_begun + 1
         self._must_refresh |= refresh
@@ -141,7 +146,7 @@ class HintRouter:
                 self._outbox(peer).add(hints)
 
     def send_ends_to_all(self, ids: Collection[int], *, refresh: bool) -> None:
-        """Queue the ends of tasks for every peer, and for peers that join within RECENT_SECONDS."""
+        """Queue the ends of tasks for every peer. Peers that appear within RECENT_SECONDS get them, too."""
         hints = message(done=tuple(ids))
         is_recent = self._clock.monotonic() < self._recent_until
         self._recent_ends = merged(self._recent_ends, hints) if is_recent else hints
@@ -157,7 +162,7 @@ class HintRouter:
     # ------------------------------------------------------------ directory
 
     def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
-        """Update the directory from rows of the node table that were just read."""
+        """Update the directory from rows of the nodes that were just read."""
         self._updated_at = self._clock.monotonic()
         added, removed = self.directory.update(nodes, self._engine.own_ids)
         for peer in removed:
@@ -168,7 +173,7 @@ class HintRouter:
             self._send_missed(peer)
 
     def _send_missed(self, peer: Peer) -> None:
-        """Queue the hints that the peer would have received had it been known earlier."""
+        """Queue the hints that the peer would have received if it had been known earlier."""
         kept = self._for_unknown.pop(peer.id, EMPTY)
         hints = merged(merged(self._sent_while_stale, kept), self._end_requests(peer))
         if self._clock.monotonic() < self._recent_until:
@@ -182,14 +187,14 @@ class HintRouter:
         return message(awaited=ids, follow=follow) if ids or follow else EMPTY
 
     def remove(self, peer_id: str) -> None:
-        """Drop a peer that is gone, and offer the work in its outbox to other peers."""
+        """Remove a peer that has left, and offer the tasks of the hints in its outbox to other peers."""
         self.directory.remove(peer_id)
         outbox = self._outboxes.pop(peer_id, None)
         if outbox is not None:
             self._offer_again(outbox.close().new, peer_id)
 
     async def refresh(self) -> None:
-        """Read the node table now. The rows of a read that was overtaken by a later one are ignored."""
+        """Read the node table now. If a later read has been applied meanwhile, the rows are ignored."""
         self._reads_begun += 1
         number = self._reads_begun
         nodes = await self._engine.read_nodes()
@@ -249,20 +254,21 @@ class HintRouter:
         return self._age() > self._refresh_seconds
 
     def _is_behind(self) -> bool:
-        """Whether a peer may have joined before a hint to all peers and is not in the directory. New work does not need
-        every peer: a few known ones can take it."""
+        """Whether the directory was read before the last hint to all peers, so that peers which joined in between may
+        be missing. New tasks do not need every peer: a few known ones can take them."""
         return self._read_applied < self._read_needed
 
     def _age(self) -> float:
         return self._clock.monotonic() - self._updated_at
 
     def _search_runners(self, work: Mapping[ReadyGroupName, int]) -> None:
-        """Offer work again after a refresh: a peer that runs it may have joined since the node table was read."""
+        """Offer these tasks again after the next read of the node table: a peer that runs them may have joined since
+        the last one."""
         self._without_runner.update(work)
         self._read_later()
 
     def _read_later(self) -> None:
-        """Read the node table once MIN_REFRESH_SECONDS have passed since the last read."""
+        """Read the node table when MIN_REFRESH_SECONDS have passed since the last read."""
         if self._read_task is None:
             self._read_task = asyncio.get_running_loop().create_task(self._read())
 
@@ -329,8 +335,8 @@ class HintRouter:
                 self._sent_while_stale = merged(self._sent_while_stale, hints)
 
     def _offer(self, work: Mapping[ReadyGroupName, int], instead_of: str | None = None) -> None:
-        """Wake as few peers as have capacity for the work. `instead_of`: a peer that cannot take it; it is excluded,
-        and so are the peers that reported the kind as full."""
+        """Send hints about these tasks to as few peers as have capacity for them. `instead_of` is a peer that cannot
+        take them; it is excluded, and so are the peers that reported the kind as full."""
         offers: dict[str, dict[str, int]] = {}
         for (kind, queue, requirements), count in work.items():
             excluded = () if instead_of is None else {instead_of} | self.directory.reported_full(kind)
@@ -352,14 +358,16 @@ class HintRouter:
         return outbox
 
     async def send_now(self, peer_id: str, hints: Message) -> Message:
-        """Send hints to a peer, if it is still known."""
+        """Send hints to a peer, and return the answer. Raises SendError if the peer is not in the directory, or there
+        is no answer."""
         peer = self.directory.get(peer_id)
         if peer is None:
             raise SendError(f"{peer_id} is not in the node table any more")
         return await self._engine.send(peer, hints)
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
-        """Note the free slots of the peer, and offer what it cannot take to others."""
+        """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the message asked to
+        be told of ends, wake the waiters: tasks may have ended before the peer received it."""
         # Tasks may have ended just before the peer received the request to report it.
         if sent.awaited:
             self._engine.handle_done(sent.awaited)
@@ -377,7 +385,7 @@ class HintRouter:
             self._offer_again(rejected, peer_id)
 
     def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
-        """Mark the peer as failing, and offer its work to others."""
+        """Mark the peer as failing, and offer the tasks of the unsent hints to others."""
         peer = self.directory.get(peer_id)
         if peer is None:
             return
@@ -391,7 +399,7 @@ class HintRouter:
     # ------------------------------------------------------------ end
 
     async def wait_routed(self, seconds: float) -> None:
-        """Return when all hints are in outboxes, or after `seconds`."""
+        """Wait until all hints are in outboxes, at most this long."""
         if self._route_task is not None:
             await asyncio.wait([self._route_task], timeout=seconds)
 

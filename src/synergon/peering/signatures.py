@@ -1,7 +1,7 @@
 """Signatures of messages between peers.
 
-A message is accepted if it was signed with the cluster's secret for this engine, less than 30 seconds ago, and was not
-received before. An answer is accepted if it was signed with the secret for the message that it answers.
+A message is accepted if it was signed with the cluster's secret, for this engine, less than 30 seconds ago, and was not
+received before. An answer is accepted if it was signed with the secret, for the message that it answers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from synergon.peering.wire import PATH
 
 METHOD: Final = "POST"
 ANSWER: Final = "ANSWER"
-"""Stands in place of the method in what the signature of an answer covers."""
+"""Replaces the method in the text that the signature of an answer covers."""
 WINDOW: Final = 30_000_000
-"""Largest difference in microseconds between the times of message and receiver, both by the store's clock."""
+"""The largest accepted difference in microseconds between the time of a message and the time at the receiver, both by
+the store's clock."""
 MAX_NONCES: Final = 100_000
 
 
 class SignatureError(SynergonError):
-    """The message must not be accepted."""
+    """The message must not be accepted: its signature, receiver, time or nonce is wrong."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A message with the fields that its signature covers; any change to them invalidates it."""
+    """A message with the fields that its signature covers. Any change of them invalidates the signature."""
 
     peer_id: str
     receiver: str
-    """The id under which the receiver stands in the node table; a new one at each start of a process."""
+    """The id of the receiver in the node table. It is new at each start of a process."""
     time: str
     """Microseconds since 1970 by the store's clock."""
     nonce: str
@@ -42,7 +43,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedClock(Protocol):
-    """The clock that all engines of a cluster have in common: the store's."""
+    """The clock that all engines of a cluster share: the store's."""
 
     def now(self) -> int:
         """Microseconds since 1970."""
@@ -56,7 +57,7 @@ class Signer:
         self._clock = clock
         self._nonces: dict[str, int] = {}
         self._oldest = 0
-        """Messages of this time or earlier are rejected, because their nonces may have been dropped."""
+        """Messages of this moment or earlier are rejected, because their nonces may have been dropped."""
 
     def wrap(self, peer_id: str, receiver: str, body: bytes) -> Envelope:
         """Sign the body for one receiver."""
@@ -65,7 +66,8 @@ class Signer:
         return Envelope(peer_id=peer_id, receiver=receiver, time=time, nonce=nonce, signature=signature, body=body)
 
     def check(self, envelope: Envelope, own_ids: Container[str]) -> None:
-        """Raise SignatureError unless the envelope is signed with the secret, for one of these ids, recent, and new."""
+        """Raise SignatureError unless the envelope is signed with the secret, for one of these ids, recent, and not
+        received before."""
         if not _is_equal(self._sign(METHOD, _fields(envelope), envelope.body), envelope.signature):
             raise WrongSignature("the signature is wrong; the sender does not use this database")
         if envelope.receiver not in own_ids:
@@ -82,7 +84,7 @@ class Signer:
         return self._sign(ANSWER, _fields(envelope), body).encode() + b"\n" + body
 
     def open_answer(self, envelope: Envelope, answer: bytes) -> bytes:
-        """The body of the answer; WrongSignature unless it was signed for this envelope."""
+        """The body of the answer. Raises WrongSignature if the answer was not signed for this envelope."""
         signature, _, body = answer.partition(b"\n")
         if not _is_equal(self._sign(ANSWER, _fields(envelope), body), signature.decode("latin-1")):
             raise WrongSignature("the signature of the answer is wrong; is another server at this address?")
@@ -119,8 +121,8 @@ def _moment(time: str) -> int:
 
 
 class WrongSignature(SignatureError):
-    """Sender and receiver do not sign with one secret: one of them may have to read it again."""
+    """Sender and receiver use different secrets: one of them may have to read the secret again."""
 
 
 class StaleSignature(SignatureError):
-    """The signature is valid, the time is not: sender or receiver may have to measure the store's clock again."""
+    """The signature is valid, but the time is not: sender or receiver may have to measure the store's clock again."""

@@ -1,4 +1,4 @@
-"""The store's clock, read without a round trip to the store each time."""
+"""The store's clock, estimated without a call of the store each time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from synergon.model.clock import Clock
 from synergon.stores.base import Store
 
 MIN_AGE_SECONDS: Final = 30.0
-"""A stale message causes no new measurement sooner than this after the last: anyone can replay stale messages."""
+"""After a stale message, the clock is measured again only if the last measurement is older than this: any stranger can
+replay stale messages."""
 
 
 class StoreClock:
     """Estimates the store's current time from one measurement and this process's monotonic clock.
 
-    A monotonic clock may stop while the host is suspended. A component whose timestamps are rejected calls
-    `mark_doubtful`, and the next `measure` asks the store again.
+    A monotonic clock may stop while the host is suspended. If timestamps are rejected, `mark_doubtful` is called, and
+    the next `measure` asks the store again.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -32,12 +33,12 @@ class StoreClock:
         return self._monotonic() + self._offset
 
     def mark_doubtful(self) -> bool:
-        """Have the next `measure` ask the store. True if the last measurement is old enough to call it now."""
+        """Make the next `measure` ask the store. Returns whether the last measurement is old enough to do so now."""
         self._is_doubtful = True
         return self._clock.monotonic() - self._measured_at > MIN_AGE_SECONDS
 
     async def measure(self) -> None:
-        """Ask the store for its time, if it was never asked or the last measurement is doubtful."""
+        """Ask the store for its time, if this is the first call or the last measurement is doubtful."""
         if self._offset is None or self._is_doubtful:
             self._offset = await self._store.now() - self._monotonic()
             self._is_doubtful = False

@@ -9,7 +9,7 @@ from synergon.errors import SynergonError
 from synergon.peering.signatures import Envelope
 
 Deliver = Callable[[Envelope], bytes]
-"""Handles a received envelope and returns the body of the answer; raises Rejected if the envelope is not accepted."""
+"""Handles a received envelope, and returns the body of the answer. Raises Rejected if the envelope is not accepted."""
 
 
 class Rejected(SynergonError):
@@ -25,7 +25,7 @@ class SendError(SynergonError):
 
 
 class NotTrusted(SendError):
-    """The receiver does not accept the signature of the message, or its answer is not signed as it should be."""
+    """The receiver does not accept the signature of the message, or its answer is not signed correctly."""
 
 
 class Transport(Protocol):
@@ -33,16 +33,16 @@ class Transport(Protocol):
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """URL schemes of the addresses that this transport sends to; it sends to no other address."""
+        """The URL schemes of the addresses to which this transport sends. It sends to no other address."""
 
     async def serve(self, deliver: Deliver) -> str | None:
-        """Start to receive; return the address that peers should use, or None if there is none. Idempotent."""
+        """Start to receive. Returns the address that peers should use; None if there is none. Idempotent."""
 
     async def prepare(self) -> None:
         """Do in advance what would delay the first message. Called when the first peer is known."""
 
     async def send(self, address: str, envelope: Envelope) -> bytes:
-        """Send the envelope and return the body of the answer; SendError if there is no valid answer."""
+        """Send the envelope, and return the body of the answer. Raises SendError if there is no valid answer."""
 
     async def close(self) -> None:
         """Stop receiving and sending."""

@@ -1,7 +1,7 @@
-"""The messages between peers and their encoding.
+"""The messages between peers, and their encoding.
 
-A message carries hints only: if it is lost, repeated, delayed or forged, only latency suffers. Any two messages for one
-peer can be merged into one, so no hint is dropped because a peer is slow.
+A message contains only hints: if it is lost, repeated, delayed or forged, only latency suffers. Any two messages for
+one peer can be merged into one, so no hint is dropped because a peer is slow.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PATH: Final = "/peer/v1"
 SIZE_LIMIT: Final = 64 * 1024
 
 TOO_MANY_IDS: Final = 0
-"""Replaces a list of ids that is too long for a message: the receiver must read the store. No task has this id."""
+"""Replaces a list of ids that is too long for a message. The receiver then reads the store. No task has this id."""
 
 MAX_IDS: Final = 4000
-"""A longer list of ids would not fit into a message and is replaced by TOO_MANY_IDS."""
+"""The maximum length of a list of ids. A longer list is replaced by TOO_MANY_IDS."""
 
 
 class WireError(SynergonError):
-    """A message that this version cannot read."""
+    """A message that this version cannot decode."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sender's identity. The receiver trusts the node table, not this; a hello makes it read the table."""
+    """The sender's identity. The receiver does not trust it: a hello only makes it read the node table."""
 
     id: str
     version: str
@@ -41,36 +41,36 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All hints that one peer has for another at a time."""
+    """All hints that one peer sends another at a time."""
 
     v: int
     hello: Hello | None = None
     new: dict[str, int] = {}
-    """Number of new ready tasks by kind."""
+    """The number of new ready tasks, by kind."""
     due: bool = False
-    """Tasks were scheduled for later: check the alarm."""
+    """Tasks were scheduled for later: the receiver checks its alarm."""
     started: dict[str, int] = {}
-    """Number of tasks by kind that the sender has started."""
+    """The number of tasks that the sender has started, by kind."""
     reserve: tuple[int, ...] = ()
-    """Tasks for which the sender reserves capacity."""
+    """Tasks for which the sender has reserved capacity."""
     freed: tuple[str, ...] = ()
-    """Servers and limits that have free permits again."""
+    """Limits and pools that have free permits again."""
     done: tuple[int, ...] = ()
-    """Tasks that may have ended and that the receiver may await."""
+    """Tasks that may have ended, and that the receiver may wait for."""
     awaited: tuple[int, ...] = ()
-    """Tasks that the sender awaits although another engine enqueued them."""
+    """Tasks that the sender waits for although another engine enqueued them."""
     ended: bool = False
-    """Some task has ended; sent to receivers that asked for this with `follow`."""
+    """A task has ended. Sent to receivers that asked for this with `follow`."""
     follow: bool = False
     """The sender asks for a hint whenever any task ends."""
     cancel: tuple[int, ...] = ()
-    """Tasks running at the receiver for which a cancel was requested."""
+    """Tasks that run at the receiver and whose cancellation was requested."""
     control: bool = False
-    """Limits, servers, pauses or operator actions have changed: read them again."""
+    """Limits, servers, pauses or operator actions have changed: the receiver reads them again."""
     free: int | None = None
-    """The sender's free slots."""
+    """The number of free slots of the sender. None if it runs no tasks."""
     full: tuple[str, ...] = ()
-    """In an answer: kinds that the sender cannot start now, whatever slots are free."""
+    """In an answer: kinds of which the sender can start no task now."""
 
 
 def message(
@@ -114,7 +114,7 @@ EMPTY: Final = message()
 
 
 def merged(earlier: Message, later: Message) -> Message:
-    """One message with the effect of both."""
+    """One message with the hints of both."""
     if earlier is EMPTY or later is EMPTY:
         return earlier if later is EMPTY else later
     return Message(
@@ -157,7 +157,8 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 def encode(sent: Message) -> bytes:
-    """The message as JSON of at most SIZE_LIMIT bytes; above that it asks the receiver to read the store instead."""
+    """Encode the message as JSON of at most SIZE_LIMIT bytes. A longer message is replaced by one without kinds and
+    ids, which makes the receiver read the store."""
     body = _encoder.encode(sent)
     if len(body) <= SIZE_LIMIT:
         return body
@@ -180,11 +181,12 @@ class _Version(msgspec.Struct):
 
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Errors of the decoder; bytes that are not UTF-8 and input nested too deeply raise their own."""
+"""The errors of the decoder. Bytes that are not UTF-8, and input that is nested too deeply, have error types of their
+own."""
 
 
 def decode(body: bytes) -> Message:
-    """The decoded message; WireError if it is malformed or has another protocol version."""
+    """Decode a message. Raises WireError if it is malformed, or has another protocol version."""
     try:
         try:
             found = _decoder.decode(body)

@@ -1,1 +1,1 @@
-"""Pools of servers, the limits over them, and the commands for them."""
+"""Providers: pools of servers, the limits over them, and the commands for them."""

@@ -1,4 +1,4 @@
-"""Commands: control actions that run on servers of a provider, ahead of every task.
+"""Commands: control actions that run on servers of a provider, before every task.
 
 A command is stored as a task, so it is durable, can be cancelled and appears in the history. Commands run in the order
 in which they were sent. A command that has started is never run again, whatever happens to it.
@@ -28,7 +28,7 @@ EACH: Final = "each"
 
 
 class CommandOptions(TypedDict, total=False):
-    """Options of `@provider.command`."""
+    """The options of `@provider.command`."""
 
     name: str
     timeout: Duration | None
@@ -51,14 +51,15 @@ class CommandDecorator:
     def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Register the function; a parameter annotated with `Server` receives the server."""
+        """Register the function as a command. Called with options only, return a decorator that does so. A parameter
+        annotated with `Server` receives the server."""
         if function is None:
             return CommandDecorator(self._provider, options)
         return Command(self._provider, function, self._options, calling_module())
 
 
 class Command:
-    """A registered control action. It stays a plain callable."""
+    """A registered control action. The function remains callable."""
 
     def __init__(
         self, provider: Provider, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str
@@ -84,7 +85,7 @@ class Command:
 
     @property
     def kind(self) -> str:
-        """The kind of its tasks in the history."""
+        """The kind of the command's tasks."""
         return self._task_type.kind
 
     @property
@@ -99,10 +100,11 @@ class Command:
 
     @must_await(sync="send_sync")
     async def send(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
-        """Run the command on any server, on each server, or on the server with this address, and wait for the result.
+        """Run the command on any server, on each server (`to="each"`), or on the server with this address, and wait for
+        the result.
 
-        Returns what the function returned; with "each", a dict by address. If it failed, raises TaskFailed; with
-        "each", CommandsFailed, which also has the results of the other servers.
+        Returns what the function returned; with "each", a dict by address. If the command failed, raises TaskFailed;
+        with "each", CommandsFailed, which also has the results of the other servers.
         """
         handles = await self.enqueue(*args, to=to, **kwargs)
         if to != EACH:
@@ -128,7 +130,7 @@ class Command:
 
     @must_await(sync="enqueue_sync")
     async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
-        """Send the command without waiting; return its handles by address (under "any" for any server)."""
+        """Send the command without waiting for it. Returns its handles by address; for any server, under "any"."""
         engine = self._provider.engine
         call = self._task_type.call(*args, **kwargs)
         addresses = await self._addresses(to)

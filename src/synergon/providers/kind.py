@@ -1,4 +1,4 @@
-"""Kind: argument type and options of one kind in the `kinds` of a Provider subclass."""
+"""Kind: the argument type and the options of one kind in the `kinds` of a Provider subclass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ OPTIONS: Final = tuple(KindOptions.__annotations__)
 
 
 class Kind:
-    """The type of a kind's arguments and the options of `@provider.task`, checked when the Kind is made.
+    """The type of a kind's arguments, and the options of `@provider.task`, checked when the Kind is made.
 
-    Not `name`, which is the key in `kinds`, and not `runs_in`, because `handle` is one coroutine for all kinds.
+    It has no option `name`, which is the key in `kinds`, and no `runs_in`, because `handle` is one coroutine for all
+    kinds.
     """
 
     def __init__(self, arguments: Any, /, **options: Unpack[KindOptions]) -> None:

@@ -1,7 +1,7 @@
-"""Provider: a named pool of servers with the task types that run on them.
+"""Provider: a named pool of servers, with the kinds that run on them.
 
-Two styles are equivalent: `gpu = engine.provider("gpu", servers=...)` with `@gpu.task`, or a subclass whose `handle`
-serves every kind in `kinds`.
+There are two equivalent styles: `gpu = engine.provider("gpu", servers=...)` with `@gpu.task`, or a subclass whose
+`handle` serves every kind in `kinds`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Arguments = TypeVar("Arguments")
 
 Servers = Mapping[str, int | None] | Iterable[str]
-"""Addresses with their capacities (None: unlimited, 0: closed), or addresses that share one capacity."""
+"""Addresses with their capacities (None: unlimited, 0: closed), or only addresses, which all get one capacity."""
 
 DEFAULT_HEALTH = Health()
 
@@ -45,16 +45,16 @@ class ProviderTask(msgspec.Struct, Generic[Arguments], frozen=True, kw_only=True
     kind: str
     attempt: int
     arguments: Arguments
-    """Of the type given in `kinds`."""
+    """The arguments, in the type given in `kinds`."""
     context: Context
 
 
 class Provider:
-    """Distributes tasks over servers, within limits that hold across all nodes."""
+    """Distributes tasks over servers, within limits that apply across all nodes."""
 
     kinds: ClassVar[Mapping[str, Any]] = {}
-    """For a subclass with its own `handle`: the kinds it serves, each with the type of its arguments, or with a `Kind`
-    that has type and options."""
+    """For a subclass with its own `handle`: the kinds that it serves, each with the type of its arguments, or with a
+    `Kind` that has type and options."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Provider:
         self._capacity = capacity
         self._health = health
         self.timeout: float | None = UNSET
-        """In seconds; None means no timeout, UNSET that of the engine."""
+        """The timeout in seconds. None means no timeout; UNSET means that of the engine."""
         if timeout is not UNSET:
             self.timeout = check_timeout(timeout)
         self.hooks = check_hooks({**self._own_hooks(), **hooks}, where)
@@ -91,13 +91,13 @@ class Provider:
 
     @property
     def task(self) -> TaskDecorator:
-        """Register a function that runs on a server of this provider; a parameter annotated with `Server` receives
-        the server."""
+        """The decorator that registers a function to run on a server of this provider. A parameter annotated with
+        `Server` receives the server."""
         return TaskDecorator(self, {})
 
     @property
     def command(self) -> CommandDecorator:
-        """Register a control action that runs on servers of this provider, ahead of every task."""
+        """The decorator that registers a control action to run on servers of this provider, before every task."""
         return CommandDecorator(self)
 
     def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
@@ -105,7 +105,7 @@ class Provider:
         return self.engine.register(function, options, registered_in, provider=self)
 
     async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
-        """The task function of every kind in `kinds`; subclasses implement it."""
+        """The task function of every kind in `kinds`. Subclasses implement it."""
         raise NotImplementedError  # a provider that is given functions has no `kinds`, and never comes here
 
     def _serve_kinds(self) -> None:
@@ -149,19 +149,19 @@ class Provider:
         )
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:
-        """Replace the pool for the whole cluster. Running tasks finish; waiting tasks use new capacity at once."""
+        """Replace the pool on all nodes. Running tasks finish; waiting tasks can use new capacity at once."""
         if capacity is UNSET:
             capacity = self._capacity
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {self.name!r}")
         await self.engine.set_servers(self.name, {server.address: server.capacity for server in listed})
 
     async def servers(self) -> list[ServerRecord]:
-        """The servers of the pool with their running tasks and health, and removed servers that still run tasks."""
+        """The servers of the pool with their running tasks and health, and removed servers on which tasks still run."""
         return [server for server in await self.engine.servers() if server.provider == self.name]
 
 
 def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewServer, ...]:
-    """The servers with normalised addresses; OptionError if one is named twice."""
+    """The servers with normalised addresses. Raises OptionError if one is invalid or named twice."""
     if isinstance(servers, str) or not isinstance(servers, Iterable):
         raise OptionError(f"{where}: servers must be a dict of addresses and capacities, or a list, got {servers!r}")
     capacities = servers if isinstance(servers, Mapping) else dict.fromkeys(_check_unique(servers, where), capacity)

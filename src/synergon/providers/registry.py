@@ -1,4 +1,4 @@
-"""Registry of the limits and providers that an engine's code declares, until the engine has stored them."""
+"""The registry of the limits and providers that an engine's code declares. The engine stores them when it connects."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Limits and providers by name; each can be declared once."""
+    """Limits and providers by name. Each can be declared once."""
 
     def __init__(self) -> None:
         self._limits: dict[str, NewLimit] = {}
         self.providers: dict[str, Provider] = {}
         self.is_declared = True
-        """Everything registered is in the store."""
+        """Whether everything that is registered is in the store."""
 
     def add_limit(self, name: str, value: int | None) -> None:
-        """Declare a limit that kinds may name, or that covers servers by prefix."""
+        """Declare a limit, which kinds may name, or which covers servers by prefix. Raises OptionError if it is
+        declared with another value."""
         known = self._limits.get(name)
         if known is not None and known.value != value:
             raise OptionError(
@@ -37,14 +38,15 @@ class Registry:
         self._add(NewLimit(name=name, value=value))
 
     def add_provider(self, provider: Provider) -> None:
-        """Declare a provider."""
+        """Declare a provider. Raises OptionError if the name is used already."""
         if provider.name in self.providers:
             raise OptionError(f"two providers are named {provider.name!r}; give one of them another name")
         self.providers[provider.name] = provider
         self.is_declared = False
 
     def add_kind(self, task_type: AnyTask) -> None:
-        """Declare the limits of a kind's own; OptionError if it names a limit that was not declared."""
+        """Declare the limits that belong to a kind. Raises OptionError if the kind names a limit that was not
+        declared."""
         policy = task_type.policy
         for name in policy.limits:
             if name not in self._limits:
@@ -65,10 +67,10 @@ class Registry:
         self.is_declared = False
 
     def declarations(self) -> tuple[list[NewLimit], list[NewProvider]]:
-        """All limits and providers, to be stored."""
+        """All limits and providers, as records for the store."""
         providers = [provider.declaration() for provider in self.providers.values()]
         return list(self._limits.values()), providers
 
     def covering(self, address: str) -> Iterator[str]:
-        """Names of the declared limits that cover a server."""
+        """The names of the declared limits that cover a server."""
         return (name for name in self._limits if covers(name, address))

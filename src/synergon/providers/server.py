@@ -1,4 +1,4 @@
-"""Server: passed to task functions that run on a server of a provider."""
+"""Server: the server on which a task function of a provider runs, as it is passed to the function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class Server:
-    """The server that an attempt runs on, and its permit there. Annotate any parameter with `Server` to receive it."""
+    """The server on which an attempt runs, and its permit there. Annotate any parameter with `Server` to receive it."""
 
     address: str
     provider: str
     slot: int = 0
-    """Number of the permit, from 0; no two running tasks on the server share one."""
+    """The number of the permit, from 0. No two running tasks on the server have the same number."""
     labels: dict[str, Any] = field(default_factory=dict)
     """For free use: task functions on this node find here what earlier ones on this server have stored."""
 

@@ -5,8 +5,8 @@ Rules for every call:
 - Calls take and return lists. A returned list has one entry for each given entry, in the given order.
 - A call is one transaction. When it returns, its effect is durable. When it raises, it had no effect; or, if the
   answer of the database was lost, the call can be repeated without harm.
-- Every change of state is guarded by the state that it starts from. A change that is no longer legal changes nothing
-  and is reported, never raised.
+- Every change of state is guarded by the state that it starts from. If the task is in another state, the call
+  does not change it, and says so in its answer instead of raising.
 - Times are whole microseconds since 1970, read from and compared by the store's own clock, which never runs back.
 - Claim order is by priority, higher first, then by id, lower first. The store assigns ids, in ascending order.
 - Key queues: a task with a `limit_key` belongs to the key queue of its kind and key. Where a task without a key would
@@ -48,7 +48,7 @@ from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Rep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can do, where stores differ."""
+    """The differences between stores that code outside the stores depends on."""
 
     shared: bool
     """Several processes may use the store at once."""
@@ -59,7 +59,7 @@ class Capabilities:
     remote: bool = False
     """The store is a server that may start later than the workers: a starting worker waits for it."""
     listens: bool = False
-    """The store can announce tasks that a caller's transaction inserted (`listen`)."""
+    """The store can announce the tasks that a caller's transaction inserted (`listen`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class SchemaVersions:
     """The schema version of the database, and the version that this code needs."""
 
     found: int | None
-    """None if there is no database, or none of synergon's tables in it."""
+    """None if the database does not exist, or has no tables of synergon."""
     wanted: int
 
 
@@ -95,9 +95,9 @@ class TaskTransaction(Protocol):
 
 
 class LeaseKeeper(Protocol):
-    """Renews the lease of one node over a connection of its own, so that no other call can delay it.
+    """Renews the lease of one node over a connection of its own, so that no other call can delay the renewal.
 
-    One thread with a running event loop makes all calls; it need not be the thread of the engine.
+    One thread with a running event loop makes all calls. It may be another thread than the engine's.
     """
 
     async def renew(
@@ -114,7 +114,7 @@ class LeaseKeeper(Protocol):
 
 
 class FinalEvents(Protocol):
-    """A reader of the history, from a cursor on."""
+    """Reads the final events of the history, from a cursor on."""
 
     async def read(self, limit: int) -> list[Event]:
         """Read the next final events, at most `limit`. An empty list means that there are none yet; a later call may
@@ -134,7 +134,8 @@ class Store(Protocol):
     # ------------------------------------------------------------ open and close
 
     async def open(self) -> None:
-        """Connect, and create or migrate the schema if the role may. Otherwise `SchemaError` says what to run."""
+        """Connect, and create or migrate the schema. If the role may not do that, raises a `SchemaError` that says what
+        to run."""
 
     async def close(self) -> None:
         """Finish the calls that are under way, then disconnect. Idempotent. Later calls raise `NotConnected`."""
@@ -143,13 +144,15 @@ class Store(Protocol):
         """The time of the store's clock."""
 
     async def secret(self) -> bytes:
-        """The secret with which peers of this store sign their messages. It is made once, for all nodes."""
+        """The secret with which peers of this store sign their messages. It is generated when the store is created; all
+        nodes share it."""
 
     async def replace_secret(self) -> None:
-        """Make a new secret. Signatures made with the old one are invalid from then on."""
+        """Generate a new secret. Messages that were signed with the old one are rejected from then on."""
 
     async def identity(self) -> bytes:
-        """A value that distinguishes this store from every other one. It is made once and never changes."""
+        """A value that distinguishes this store from every other one. It never changes, not even when the secret is
+        replaced."""
 
     async def schema_versions(self) -> SchemaVersions | None:
         """Read the schema version without opening or changing anything. None if the store has no schema."""
@@ -169,8 +172,8 @@ class Store(Protocol):
         """
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Insert the rows of these queues ahead of a caller's transaction. A transaction that inserted such a row
-        itself would block all other users of the queue until it commits."""
+        """Insert the rows of these queues before a caller's transaction inserts tasks. If the caller's transaction
+        inserted such a row, other transactions that need the row would wait until it commits."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert tasks inside the caller's transaction on `connection`. The caller commits it or rolls it back.
@@ -221,28 +224,30 @@ class Store(Protocol):
         """
 
     async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
-        """What this claim would do with a task, if the node may claim; nothing is changed."""
+        """What this claim would do with the task if the node had a live lease and were not cordoned. Changes
+        nothing."""
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Read ready tasks in claim order without claiming them, except those of paused queues and expired ones."""
+        """Read ready tasks of a kind in claim order without claiming them. Excludes expired tasks, tasks of paused
+        queues, and tasks that can never run on the node."""
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """Count the tasks that precede this `ready` or `waiting` task: tasks of its kind, state and key queue. The
-        count stops at `limit`. None if the task is in another state."""
+        """How many tasks of this task's kind, state and key queue precede it in claim order, at most `limit`. None if
+        the task is neither `ready` nor `waiting`."""
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The stored value of a key queue's rate (`rules.rates`): when its next start is on time. None without a
-        value."""
+        """The moment from which the next start of a key queue is within its rate, as stored (`rules.rates`). None if no
+        value is stored."""
 
     async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Apply outcomes of attempts. Each must match `(id, claim_no, running)`; otherwise it changes nothing and its
-        verdict is None.
+        """Apply outcomes of attempts. Each must match `(id, claim_no, running)`; otherwise it changes nothing,
+        and its verdict has no state.
 
         Succeeded → `succeeded` with its result; its children are inserted (key conflicts: `return`). Failed → `failed`
         with its reason; the error is appended. Retrying → `scheduled` (`ready` if the delay is 0); the error is
         appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
-        `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
-        error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
+        `ready`, `attempts - 1`, and protected from preemption for `protected_for`, or longer if it was already. Crashed
+        → the error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
         `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. If a
         cancellation was requested, the task ends `cancelled` instead.
 
@@ -254,9 +259,10 @@ class Store(Protocol):
         """
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """`finish`, then `claim`, in one transaction: the claim can take the permits and slots that the outcomes free.
+        """`finish`, then `claim`: the claim can take the permits and slots that the outcomes free.
 
-        If it raises, neither has happened, or the answer was lost. The caller then sends the outcomes again.
+        Both are in one transaction, except with the distributed profile of PostgreSQL, where they are two. If the call
+        raises, the outcomes may have been applied or not: the caller sends them again.
         """
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
@@ -274,8 +280,8 @@ class Store(Protocol):
     async def wake(self, limit: int) -> Woken:
         """Make at most `limit` due tasks ready, end at most `limit` expired ones, and return when to call `wake` again.
 
-        `next_in` is 0 if more tasks are due already. The end of a server's back-off counts as such a moment, too.
-        Waiting, scheduled and ready tasks can expire, those of paused queues too.
+        `next_in` is 0 if more tasks are due already; it also counts the ends of servers' back-offs. Waiting, scheduled
+        and ready tasks can expire, those of paused queues too.
         """
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
@@ -301,19 +307,20 @@ class Store(Protocol):
         """Open a lease keeper. Called on the thread and event loop that will use it."""
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the row of the node. Any node may then reap the tasks that it still holds."""
+        """Delete the row of the node. Any node may then reap the tasks that the deleted node still holds."""
 
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes, including dead ones that are not reaped yet."""
 
     async def running_by_node(self) -> dict[str, int]:
-        """The number of running tasks by node id, without zeros, including nodes that have no row."""
+        """The number of running tasks by node id. Includes nodes that have no row, and excludes nodes without running
+        tasks."""
 
     # ------------------------------------------------------------ operations on tasks and queues
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """Cancel tasks. One that does not run → `cancelled` at once. One that runs is marked, and the mark is never
-        removed. A final task is not changed."""
+        """Cancel tasks. A task that does not run becomes `cancelled` at once. A running task is marked for its node;
+        the mark is never removed. A final task is not changed."""
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Run final tasks again: → `ready`, with the old id and `claim_no`. Attempts, crashes, expiry, cancel request,
@@ -327,7 +334,7 @@ class Store(Protocol):
         """Change when `scheduled` or `ready` tasks are due. They become `scheduled` or `ready` accordingly."""
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the priority of tasks that are live and not running."""
+        """Change the priority of live tasks that are not running and not commands."""
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Pause queues: no node claims from them until they are resumed. False for a queue that was paused already."""
@@ -359,7 +366,7 @@ class Store(Protocol):
         """Store a group and its tasks, all or nothing. A group without tasks ends at once."""
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with their tasks counted."""
+        """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
         """Cancel all live tasks of a group, as `cancel` does."""
@@ -378,7 +385,7 @@ class Store(Protocol):
         first."""
 
     async def action_done(self, action_id: int, outcome: str) -> bool:
-        """Record what a node reports about an operator action. False if that was reported before."""
+        """Write the outcome that a node reports for an operator action. False if the action has an outcome already."""
 
     # ------------------------------------------------------------ queries
 
@@ -407,4 +414,4 @@ class Store(Protocol):
         """Every queue that ever had a task or was paused, by name, with its counts."""
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`): versions, journal mode, size, clock."""
+        """Facts about the store for people, as `synergon doctor` shows them: versions, journal mode, size, clock."""

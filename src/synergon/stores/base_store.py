@@ -1,5 +1,5 @@
-"""The base class of all stores: the calls of the port that `stores.rules` implements, run in a transaction of the
-store."""
+"""The base class of all stores. It implements those calls of the port whose rules are in `stores.rules`, and runs each
+rule in a transaction of the store."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 
 class BaseStore(ABC):
-    """Runs rules. A store implements three ways to run one (`_transact`, `_query`, `_query_once`), and those calls for
-    which it has fast paths or queries of its own."""
+    """Runs the rules of `stores.rules`. A store implements three ways to run a rule (`_transact`, `_query`,
+    `_query_once`), and overrides the calls for which it has fast paths or queries of its own."""
 
     @abstractmethod
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
@@ -45,7 +45,7 @@ class BaseStore(ABC):
         """Run a rule that only reads. All its reads see one snapshot."""
 
     async def _query_once(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """Run a rule that calls one reading primitive, and so needs no snapshot."""
+        """Run a rule that calls only one primitive, which reads. Such a rule needs no snapshot."""
         return await self._query(rule, *arguments)
 
     # ------------------------------------------------------------ claims
@@ -61,15 +61,15 @@ class BaseStore(ABC):
         return await self._transact(insert.insert, tasks)
 
     async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Apply outcomes of attempts, each guarded by its claim number."""
+        """Apply outcomes of attempts. An outcome with a stale claim changes nothing, and its verdict has no state."""
         return await self._transact(finish.finish, outcomes)
 
     async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write progress and overdue marks of running attempts."""
+        """Write progress and overdue marks of running attempts. False for a stale claim."""
         return await self._transact(finish.report, reports)
 
     async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready, end expired ones, and return when the next task is due."""
+        """Make due tasks ready, end expired ones, and return when to call `wake` again."""
         return await self._transact(due_tasks.wake, limit)
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
@@ -81,30 +81,31 @@ class BaseStore(ABC):
         return await self._transact(groups.open_group, group)
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with their tasks counted."""
+        """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
         return await self._query(groups.groups, ids)
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all tasks of a group that have not ended."""
+        """Cancel all live tasks of a group."""
         return await self._transact(groups.cancel_group, group_id, why)
 
     # ------------------------------------------------------------ records
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final."""
+        """These tasks, live or final. None for a task that does not exist."""
         found = await self._query(_records, ids)
         return [found.get(task_id) for task_id in ids]
 
     # ------------------------------------------------------------ history
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete rows that are older than the cutoffs. Returns the number of deleted tasks."""
+        """Delete final tasks, operator actions, groups and rates that are older than the cutoffs. Returns the number of
+        deleted tasks."""
         return await self._transact(history.prune, cutoffs, limit)
 
     # ------------------------------------------------------------ operations
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End tasks that do not run, and mark running ones, so that their nodes cancel them."""
+        """Cancel tasks: end those that do not run, and mark running ones, so that their nodes cancel them."""
         return await self._transact(operations.cancel, ids, why)
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
@@ -120,21 +121,21 @@ class BaseStore(ABC):
         return await self._transact(operations.reschedule, changes)
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the priority of tasks that do not run."""
+        """Change the priority of live tasks that are not running and not commands."""
         return await self._transact(operations.set_priority, changes)
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Pause queues: no node claims from them."""
+        """Pause queues: no node claims from them. False for a queue that was paused already."""
         return await self._transact(operations.pause, queues)
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Resume paused queues."""
+        """Resume paused queues. False for a queue that was not paused."""
         return await self._transact(operations.resume, queues)
 
     # ------------------------------------------------------------ limits, servers, operator actions
 
     async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """Store the limits and providers that the code declares, where they differ from its last declaration."""
+        """Store the limits and providers that the code declares, unless they equal the last declaration."""
         await self._transact(limits.declare, declared, providers)
 
     async def set_limit(self, name: str, value: int | None) -> bool:
@@ -146,7 +147,7 @@ class BaseStore(ABC):
         return await self._query(limits.limits)
 
     async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """Replace the pool of a provider. False if it is not declared."""
+        """Replace the pool of a provider. False if the provider is not declared."""
         return await self._transact(servers.set_servers, provider, pool)
 
     async def servers(self) -> list[ServerRecord]:
@@ -154,16 +155,16 @@ class BaseStore(ABC):
         return await self._query(servers.servers)
 
     async def act(self, order: NewAction) -> AuditRecord:
-        """Carry out an operator action and record it."""
+        """Carry out an operator action and record it in the audit."""
         return await self._transact(operator_actions.act, order)
 
     async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest operator actions, newest first. With `node_id`: those that this node has yet to report, oldest
-        first."""
+        """The latest operator actions, newest first. With `node_id`: the actions whose outcome this node has yet to
+        report, oldest first."""
         return await self._query_once(operator_actions.audit, limit, node_id)
 
     async def action_done(self, action_id: int, outcome: str) -> bool:
-        """Record what a node reports about an operator action. False if that was reported before."""
+        """Write the outcome that a node reports for an operator action. False if the action has an outcome already."""
         return await self._transact(operator_actions.action_done, action_id, outcome)
 
 

@@ -1,7 +1,8 @@
-"""The columns of a task, once for all stores.
+"""The columns of a task, for all stores.
 
-Statements are made from this list: inserts, the move to the history and back, and what claims, records and events are
-read from. A new column is added here and in the migrations; `stores.statements` says what SQL files write for it.
+The column lists of statements are made from `COLUMNS`: those of inserts, of the move to the history and back, and of
+the queries that read claims, records and events. A new column is added here and in the migrations. `stores.statements`
+lists the placeholders that SQL files use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from synergon.stores.typed_rows import field_names
 
 
 class Table(Enum):
-    """In which tables a column is, and how it gets from one to the other."""
+    """In which tables a column is, and what happens to its value when a task moves between them."""
 
     LIVE = "only in the table of live tasks"
     CARRIED = "moved to the history"
@@ -33,36 +34,37 @@ class Table(Enum):
 
 
 class Form(IntEnum):
-    """The inserts, from the shortest one: each column that a task does not need costs time."""
+    """The three inserts, from the one with the fewest columns to the one with all: each unneeded column costs time."""
 
     BARE = 0
-    """Due now, without any of the rarer options."""
+    """For a task that is due now and has none of the rarer options."""
     PLAIN = 1
-    """With all that does not bind it to others."""
+    """Has all columns except those of `BOUND`."""
     BOUND = 2
-    """With a limit key, a group, a group that it waits for, or a server."""
+    """For a task with a limit key, a group, a group that it waits for, a provider or a server, and for a command."""
 
 
 class Filter(Enum):
-    """What a listing asks of a column, as SQL."""
+    """How a listing of tasks compares a column with a value, as SQL."""
 
     EQUALS = "{column} = {{}}"
     CONTAINS = "lower({column}) LIKE lower({{}}) ESCAPE '!'"
-    """In upper or lower case; SQLite knows the two of the letters A to Z only."""
+    """Ignores case. SQLite ignores the case of the letters A to Z only."""
 
 
 class Column(NamedTuple):
-    """One column. `given` is its type on PostgreSQL if a `NewTask` has its value under its name."""
+    """One column. `given` is its type in PostgreSQL if a `NewTask` has a field of its name; otherwise None."""
 
     name: str
     table: Table
     given: str | None = None
     form: Form = Form.BARE
-    """The shortest insert that has it."""
+    """The shortest insert that includes the column."""
     is_own: bool = False
-    """Whether tasks of one kind often differ in it; SQLite hands the other values over once for many rows."""
+    """Whether tasks of one kind often have different values of this column. SQLite passes the values of other columns
+    once for many rows."""
     filter: Filter | None = None
-    """How users can list tasks by it (`TaskQuery`)."""
+    """How users can filter tasks by the column (`TaskQuery`). None: they cannot."""
 
 
 COLUMNS: Final = (
@@ -111,14 +113,15 @@ COLUMNS: Final = (
 )
 
 _UNREPLACED: Final = ("kind", "key", "group_id")
-"""What a task that replaces another has from that one: its name, and the group that waits for its end."""
+"""The columns that a replaced task retains: its kind and key, and its group."""
 CLAIM_COLUMNS: Final = tuple(name for name in field_names(Claim) if name not in ("server", "slot", "protected_for"))
-"""The first fields of a claim; the last three are expressions that differ between statements."""
+"""The columns of a claim. The other three fields of `Claim` are expressions that differ between statements."""
 _RECORD_COMPUTED: Final = ("reserved_by",)
 _EVENT_NAMES: Final = {"task_id": "id", "name": "state", "attempt": "attempts", "at": "finished_at"}
-"""Fields of events that have other names than their columns."""
+"""The column that an event's field is read from, where the names differ."""
 EVENT_COLUMNS: Final = tuple(_EVENT_NAMES.get(name, name) for name in field_names(Event) if name != "cursor")
-"""The columns of the history that the fields of an event are read from; the last field, the cursor, is in no row."""
+"""The columns of the history from which the fields of an event are read. The last field, the cursor, is not a
+column."""
 
 
 # ---------------------------------------------------------------- values of a new task
@@ -128,21 +131,21 @@ _FIELDS: Final = {field.name: field for field in msgspec.structs.fields(NewTask)
 
 
 class GivenColumns:
-    """Columns of an insert whose values stand in the new task."""
+    """Columns of an insert whose values are fields of the new task."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self.columns = tuple(columns)
         self.names = tuple(column.name for column in self.columns)
         self.values: Callable[[NewTask], tuple[Any, ...]] = attrgetter(*self.names)
-        """As they stand there."""
+        """The values of a task, as its fields have them."""
         self._getters = [(attrgetter(name), _FIELDS[name].type in (bytes, bytes | None)) for name in self.names]
 
     def texts(self, task: NewTask) -> list[Any]:
-        """The values for PostgreSQL, which keeps JSON as text."""
+        """The values of a task for PostgreSQL, which stores JSON as text."""
         return [value.decode() if isinstance(value, bytes) else value for value in self.values(task)]
 
     def arrays(self, tasks: Sequence[NewTask]) -> list[list[Any]]:
-        """The same of many tasks: an array for each column."""
+        """The values of many tasks for PostgreSQL, as one array per column."""
         return [
             [None if value is None else value.decode() for value in map(get, tasks)]
             if is_json
@@ -152,12 +155,12 @@ class GivenColumns:
 
     @property
     def own(self) -> GivenColumns:
-        """Those in which tasks of one kind often differ."""
+        """The columns in which tasks of one kind often differ."""
         return GivenColumns(column for column in self.columns if column.is_own)
 
     @property
     def shared(self) -> GivenColumns:
-        """The others."""
+        """The columns in which tasks of one kind are often equal."""
         return GivenColumns(column for column in self.columns if not column.is_own)
 
 
@@ -181,12 +184,12 @@ _NOT_RARE: Final = tuple(_FIELDS[name].default for name in _RARE_FIELDS)
 
 
 def is_bound(task: NewTask) -> bool:
-    """Whether the task joins a key queue or a group, waits for one, is a command or is for a certain server."""
+    """Whether the task has a limit key, a group, a group that it waits for, a provider or a server, or is a command."""
     return bool(_bound_values(task) != _NOT_BOUND)
 
 
 def form_of(task: NewTask) -> Form:
-    """The shortest insert that has all columns of the task."""
+    """The shortest insert that includes all columns that the task needs."""
     if _rare_values(task) == _NOT_RARE:
         return Form.BARE
     return Form.BOUND if is_bound(task) else Form.PLAIN
@@ -199,7 +202,7 @@ _FILTERS: Final = [(column.name, column.filter) for column in COLUMNS if column.
 
 
 def conditions(query: TaskQuery) -> Iterator[tuple[str, Any]]:
-    """What a listing asks of columns: SQL with `{}` for the value, and the value."""
+    """The conditions of a listing: for each, SQL with `{}` for the value, and the value."""
     for name, kind in _FILTERS:
         value = getattr(query, name)
         if value is not None:
@@ -211,7 +214,7 @@ def _pattern(text: str) -> str:
 
 
 def matches(task: NewTask, query: TaskQuery) -> bool:
-    """Whether a task meets these conditions."""
+    """Whether a task meets the conditions of the query. Used by the memory store instead of `conditions`."""
     return all(_is_met(kind, getattr(task, name), getattr(query, name)) for name, kind in _FILTERS)
 
 
@@ -225,7 +228,7 @@ def _is_met(kind: Filter, value: str | None, wanted: str | None) -> bool:
 
 
 def _select(row_type: type[msgspec.Struct], tables: Sequence[Table], without: Sequence[str] = ()) -> str:
-    """What reads a row of this type; NULL for what the table does not have."""
+    """The column list that reads rows of this type. A field that none of the tables has is NULL."""
     present = {column.name for column in COLUMNS if column.table in tables}
     return ", ".join(
         name if name in present else f"{_EVENT_NAMES.get(name, 'NULL')} AS {name}"
@@ -283,7 +286,7 @@ def source(form: Form, first: int, differs: tuple[bool, ...]) -> str:
 
 
 def fill(text: str) -> str:
-    """A statement with its lists of columns."""
+    """The statement with its placeholders replaced by lists of columns."""
     for name, columns in _LISTS.items():
         text = text.replace(name, columns)
     return _NUMBERED.sub(_numbered, text)

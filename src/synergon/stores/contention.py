@@ -1,4 +1,4 @@
-"""Errors by which a transaction learns that it was in conflict with another one."""
+"""Errors for conflicts between transactions."""
 
 from __future__ import annotations
 

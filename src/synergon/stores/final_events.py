@@ -1,7 +1,7 @@
-"""Readers of the history: the cursor that says how far a reader has come, and the check that no unread event was
-pruned.
+"""What the readers of final events share: the cursor, which stores how far a reader has read, and the check that no
+unread event was pruned.
 
-Every store reads its final events with these parts, so a cursor has one meaning in all of them.
+Every store uses these parts, so a cursor has one meaning in all of them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from synergon.errors import EventsLost, OptionError
 from synergon.model.events import Event
 
 NOW: Final = "now"
-"""Given instead of a cursor: the reader starts with the next event."""
+"""A special cursor: the reader starts with the next event."""
 
 Position = tuple[int, int]
-"""A number that grows with every commit that ends tasks, and the task's id."""
+"""The position of a final event: a number that grows with every commit that ends tasks, and the id of the task."""
 
 ReadPage = Callable[[Position, int], Awaitable[tuple[int, list[tuple[Position, Event]]]]]
 """Takes a position and a limit. Returns the highest number that was pruned, and the events after the position."""
@@ -30,7 +30,7 @@ LONGEST: Final = 100
 BEGINNING: Final = (-1, -1)
 
 NUMBER: Final = "([0-9]{1,19})"
-"""A number in a cursor. The pattern is strict, because a damaged cursor may have other digits, or too many."""
+"""A number in a cursor. At most 19 ASCII digits: a damaged cursor may have other digits, or too many."""
 GREATEST: Final = 2**63 - 1
 
 _TEXT: Final = re.compile(f"{NUMBER}-{NUMBER}(?:~{NUMBER})?")
@@ -60,7 +60,8 @@ def lost() -> EventsLost:
 
 
 class Floor:
-    """Distinguishes events that were pruned before the reader started from events that it has missed."""
+    """Detects events that were pruned before the reader has read them. Events that were pruned before the reader
+    started do not count as missed."""
 
     def __init__(self, number: int | None) -> None:
         self.number = number
@@ -74,7 +75,7 @@ class Floor:
             raise lost()
 
     def suffix(self, read_up_to: int) -> str:
-        """The part of a cursor that stores the floor, while it is above the reader's position."""
+        """The part of a cursor that stores the floor. Empty once the reader's position has passed the floor."""
         return f"~{self.number}" if self.number is not None and self.number > read_up_to else ""
 
 
@@ -88,7 +89,7 @@ class OrderedFinalEvents:
 
     @classmethod
     def after(cls, read_page: ReadPage, cursor: str | None) -> OrderedFinalEvents:
-        """A reader that starts after the cursor, or with the oldest event."""
+        """A reader that starts after the cursor; without a cursor, with the oldest event."""
         if cursor is None:
             return cls(read_page, BEGINNING, None)
         found = _TEXT.fullmatch(cursor)
@@ -98,7 +99,7 @@ class OrderedFinalEvents:
         return cls(read_page, (number, task_id), floor)
 
     async def read(self, limit: int) -> list[Event]:
-        """Read the next events."""
+        """Read the next events. Raises EventsLost if an unread event was pruned."""
         pruned, found = await self._read_page(self._position, limit)
         self._floor.check(pruned, self._position[0])
         if found:
@@ -111,5 +112,5 @@ class OrderedFinalEvents:
 
 
 def first(found: Sequence[tuple[Position, Event]], limit: int) -> list[tuple[Position, Event]]:
-    """The first `limit` events of several lists, by position."""
+    """The first `limit` of these events, by position."""
     return sorted(found, key=lambda entry: entry[0])[:limit]

@@ -1,5 +1,4 @@
-"""A store that connects at its first call. Child processes use it, because most task functions there never use the
-store."""
+"""A store that connects at its first call. Used in child processes, where most task functions never use the store."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from synergon.stores.base import Store
 
 
 class LazyStore:
-    """Opens a store at the first call. Raises then if the store cannot be shared between a child process and its
-    parent."""
+    """Opens the wrapped store at the first call. That call raises `NotAvailable` if the store cannot be shared between
+    processes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,11 +31,11 @@ class LazyStore:
             await self._store.close()
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert on the caller's own connection, which is open already."""
+        """Insert on the caller's own connection. Does not open the store: the connection is open already."""
         return self._store.insert_on_sync(connection, tasks)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Any other call of the store, which opens it first."""
+        """A function that opens the store, then makes the call of this name."""
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await self._open()

@@ -1,4 +1,4 @@
-"""Typed rows: what primitives of a session (`stores.session`) read, as the rules see it.
+"""Typed rows: what the primitives of a session (`stores.session`) return to the rules.
 
 The fields of a struct are the columns of the statements that read it, by name and in order (`stores.typed_rows`).
 Moments and delays are in microseconds.
@@ -21,19 +21,19 @@ Moment = Annotated[int, "moment"]
 """A moment of the store's clock. `stores.typed_rows` converts timestamp columns to it."""
 
 Names = Annotated[tuple[str, ...], "names"]
-"""Names in one column, one name per line."""
+"""Names in one column, separated by newlines."""
 
 KeyName = tuple[str, str]
-"""Kind and unique key."""
+"""The kind and the unique key of a task."""
 
 KeyQueueName = tuple[str, str]
-"""Kind and limit key."""
+"""The kind and the limit key of a key queue."""
 
 Position = tuple[int, int]
 """The position of a task in claim order: (-priority, id). As a column it is JSON: [priority, id]."""
 
 ServerName = tuple[str, str]
-"""Provider and address."""
+"""The provider and the address of a server."""
 
 
 class LiveTask(msgspec.Struct, frozen=True):
@@ -95,10 +95,10 @@ class KeyHolder(msgspec.Struct, frozen=True):
 
 
 class KeyQueueLimit(NamedTuple):
-    """The limit `key:<kind>`, which holds for each key queue of the kind."""
+    """The limit `key:<kind>`. It applies to each key queue of the kind."""
 
     value: int | None = None
-    """How many tasks of a key queue may be ready or running; None means any number."""
+    """How many tasks of a key queue may be ready or running in total. None means any number."""
     rate: NewRate | None = None
 
     @property
@@ -128,17 +128,18 @@ class KeyQueueCounts(msgspec.Struct, frozen=True, gc=False):
 
 
 class RateState(msgspec.Struct, frozen=True, gc=False):
-    """The stored state of a key queue's rate."""
+    """The rate of a key queue: its stored value, and when its scheduled tasks are due."""
 
     kind: str
     limit_key: str
     now: Moment
     next_at: int | None
-    """The stored value of the rate (`rules.rates`); None if no task has started yet."""
+    """The moment from which the next start is within the rate (`rules.rates`). None if no value is stored."""
     is_due: bool
     """Whether a scheduled task of the key queue is due."""
     next_scheduled: Moment | None
-    """When the next scheduled task of the key queue that is not due yet becomes due."""
+    """When the next scheduled task of the key queue becomes due, without tasks that are due already. None if there is
+    none."""
 
 
 class GroupRow(msgspec.Struct, frozen=True):
@@ -160,11 +161,11 @@ class GroupCount(msgspec.Struct, frozen=True):
 
 
 class DeadNode(msgspec.Struct, frozen=True):
-    """A node whose lease has ended."""
+    """A registered node that is dead: its lease has ended, or a peer reported the end of its process."""
 
     id: str
     is_stopping: bool
-    """The node had announced that it stops."""
+    """Whether the node had marked itself as stopping."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -177,7 +178,8 @@ class LimitRow(msgspec.Struct, frozen=True):
 
 
 class PermitCount(msgspec.Struct, frozen=True):
-    """The number of running tasks that hold permits of exactly these limits and run on a server with this address."""
+    """How many running tasks hold permits of exactly these limits and run on a server with this address (None: on no
+    server)."""
 
     limits: Names
     address: str | None
@@ -203,7 +205,7 @@ class ServerRow(msgspec.Struct, frozen=True):
 
 
 class UsedServer(msgspec.Struct, frozen=True):
-    """The number of tasks that run on a server, which may have been removed from its pool."""
+    """A server that tasks run on, and how many. The server may have been removed from its pool."""
 
     provider: str
     address: str
@@ -216,9 +218,9 @@ class ServerHealth(msgspec.Struct, frozen=True):
     provider: str
     address: str
     failures: int
-    """Failures in a row."""
+    """The number of failures in a row."""
     backoffs: int
-    """Back-offs since the last success."""
+    """The number of back-offs since the last success."""
     backs_off_until: Moment | None
     now: Moment
     backoff_after: int | None
@@ -227,16 +229,16 @@ class ServerHealth(msgspec.Struct, frozen=True):
 
 
 class SharedLimits(NamedTuple):
-    """The limits and servers whose permits a claim needs, before the held permits are counted."""
+    """The limits and servers of which a claim needs permits. Permits that are in use are not subtracted."""
 
     values: dict[str, int | None]
-    """The number of permits of each limit; None means any number."""
+    """The value of each limit. None means any number of permits."""
     servers: list[ServerCapacity]
 
 
 class ClaimableGroups(NamedTuple):
-    """Whether the node may claim, and the ready groups that it may claim from."""
+    """Whether the node may claim, and the ready groups from which it may claim."""
 
     is_cordoned: bool | None
-    """None if the node has no live lease."""
+    """Whether the node is cordoned. None if it has no live lease."""
     groups: list[ReadyGroupName]

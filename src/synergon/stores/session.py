@@ -55,14 +55,14 @@ Result = TypeVar("Result")
 Rows = TypeVar("Rows")
 
 KEY_QUEUES_AT_ONCE: Final = 500
-"""The maximum number of key queues that are passed to one primitive."""
+"""The maximum number of key queues that a rule passes to one primitive call."""
 
 Moves = dict[int, tuple[str, State]]
 """The kind and new state of each task that a follow-up has moved, by task id."""
 
 
 def drive(rule: Coroutine[Any, Any, Result]) -> Result:
-    """Run a rule to its end on a session whose primitives never suspend."""
+    """Run a rule to its end, on a session whose primitives never suspend."""
     try:
         rule.send(None)
     except StopIteration as end:
@@ -76,8 +76,8 @@ def drive(rule: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Touched:
-    """The key queues and groups whose tasks a rule has moved. `rules.follow_ups.apply_follow_ups` handles each of them
-    once, at the end, however many of its tasks were moved."""
+    """The key queues and groups whose tasks a rule has moved. At the end of the rule, `rules.follow_ups.apply_follow_ups` handles
+    each of them once, even if many of its tasks were moved."""
 
     __slots__ = ("groups", "key_queues", "released")
 
@@ -127,8 +127,8 @@ class Locks(Protocol):
         """Lock the key queues, servers and groups of the tasks that these outcomes end, and of their children."""
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Lock the key queues and groups that these tasks join. If several tasks have unique keys, other such lists
-        wait until this transaction ends."""
+        """Lock the key queues and groups that these tasks join. If several of the tasks have unique keys, other
+        transactions that insert several such tasks wait until this one ends."""
 
     async def for_tasks(self, ids: Sequence[int]) -> None:
         """Lock the key queues and groups of these tasks, live or final."""
@@ -147,33 +147,33 @@ class Locks(Protocol):
 
 
 class NoLocks:
-    """Locks of a store with one writer at a time: there is nothing to lock."""
+    """Locks of a store with one writer at a time. All methods do nothing."""
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def for_tasks(self, ids: Sequence[int]) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def for_due_tasks(self, limit: int) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def for_dead_nodes(self, gone: Sequence[str], limit: int) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def groups(self, ids: Iterable[int]) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
     async def all_key_queues(self) -> None:
-        """Nothing to lock."""
+        """Does nothing."""
 
 
 class TaskRows(Protocol):
-    """The rows of live tasks and of the history. No other transaction changes rows that were read here before this one
-    ends."""
+    """The rows of live tasks and of the history. Until this transaction ends, no other one changes the rows that these
+    methods have read."""
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
         """The running tasks with these ids."""
@@ -185,7 +185,7 @@ class TaskRows(Protocol):
         """The tasks of the history with these ids."""
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """The tasks with these ids, live or final, for people."""
+        """The tasks with these ids, live or final, as the records that users get."""
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""
@@ -199,8 +199,8 @@ class TaskRows(Protocol):
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history with these results, and update the numbers of final tasks. `by_owner` says
-        that the node that claimed them ends them."""
+        """Move live tasks to the history with these results, and update the numbers of final tasks. `by_owner`: the
+        node that claimed the tasks ends them."""
 
     async def release(
         self,
@@ -211,8 +211,10 @@ class TaskRows(Protocol):
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (with a delay), `waiting` (with a limit key) or `ready`. Returns the new
-        state. `limit_key` assigns the task to another key queue. Its permits become free."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
 
     async def charge(
         self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
@@ -235,12 +237,12 @@ class TaskRows(Protocol):
         """Delete a task from the history, and update the number of final tasks."""
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete the oldest tasks of the history that ended in this state before this moment, at most `limit`. Records
-        for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
+        """Delete at most `limit` tasks of the history that ended in this state more than `age` ago, oldest first, and
+        store for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a task of the history back to the live tasks, due now, with attempts and result cleared. Returns its new
-        state, or None without a change if a live task holds its key."""
+        """Move a task of the history back to the live tasks, due now, with attempts and result cleared. Returns the new
+        state; None, without a change, if a live task holds the key of the task."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert tasks without keys, with ascending ids. The state of a task is `waiting` if it waits for a group, else
@@ -254,10 +256,10 @@ class TaskRows(Protocol):
         which is chosen as in `add`."""
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        """The live task that holds a key."""
+        """The live task of the kind that holds the key. None if there is none."""
 
     async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        """The live tasks that hold these keys."""
+        """The live tasks that hold these keys. A key that no live task holds is missing."""
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
         """Change when a scheduled or ready task is due. None if it is in another state."""
@@ -283,10 +285,10 @@ class KeyQueueRows(Protocol):
     """The tasks and rates of key queues."""
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """Lock the key queues of these kinds, and read their limits. `KeyQueueLimit()` for a kind without one."""
+        """Lock the key queues of these kinds, and read their limits. A kind without a limit gets `KeyQueueLimit()`."""
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count the tasks of these key queues. `few` is how many waiting tasks of each are read."""
+        """Count the running and ready tasks of these key queues, and read the first `few` waiting ones of each."""
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
         """The first waiting tasks in claim order, except those of paused queues."""
@@ -302,10 +304,11 @@ class KeyQueueRows(Protocol):
         """Move all waiting tasks of these key queues to `ready`."""
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move tasks from `ready` to `waiting`. Returns the moved tasks: a concurrent claim may have taken others."""
+        """Move tasks from `ready` to `waiting`. Returns the moved tasks, without those that a concurrent claim has
+        taken."""
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """Read the stored rates of these key queues."""
+        """Read the stored rates of these key queues, and when their scheduled tasks are due."""
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
         """Move due tasks of the key queue from `scheduled` to `waiting`."""
@@ -314,7 +317,7 @@ class KeyQueueRows(Protocol):
         """Move tasks from `waiting` to `scheduled`, due at these moments."""
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Write the stored value of these key queues' rates: when the next start is on time."""
+        """Store from which moment the next start of each key queue is within its rate."""
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
         """The key queues of a kind that have ready or waiting tasks."""
@@ -323,7 +326,7 @@ class KeyQueueRows(Protocol):
         """The key queues that have ready or waiting tasks in a queue."""
 
     async def prune_rates(self, limit: int) -> None:
-        """Delete at most `limit` rates whose value lies in the past, which no longer delays any start."""
+        """Delete at most `limit` stored rates whose moment has passed: they delay no start."""
 
 
 class GroupRows(Protocol):
@@ -333,7 +336,7 @@ class GroupRows(Protocol):
         """Insert a group. Returns its id."""
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Record which task follows the group."""
+        """Store which task follows the group."""
 
     async def open(self, ids: Iterable[int]) -> set[int]:
         """The groups of this list that have not ended."""
@@ -373,8 +376,8 @@ class NodeRows(Protocol):
     """The rows of nodes, with their leases."""
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Lock a node's row. Returns whether its lease is live, None if the node has no row. The answer holds until the
-        transaction ends."""
+        """Lock a node's row. Returns whether the node's lease is live; None if the node has no row. This remains true
+        until the transaction ends."""
 
     async def cordon(self, node_id: str) -> None:
         """Mark the node as cordoned: it may claim nothing."""
@@ -383,8 +386,8 @@ class NodeRows(Protocol):
         """Remove the cordon mark: the node may claim again."""
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Lock the nodes whose lease has ended, and those of `gone`. None of them can renew until the transaction
-        ends."""
+        """Lock and return the dead nodes: their lease has ended, or `gone` names them. None of them can renew its lease
+        until the transaction ends."""
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task."""
@@ -394,20 +397,20 @@ class ReadyRows(Protocol):
     """Ready tasks, as a claim reads and takes them.
 
     Methods return tasks of the request's queues that are not paused, and commands of every queue. Expired tasks are
-    excluded. `ReadyTask.may_reserve` follows from the request's patience and node.
+    excluded. The request's patience and node decide `ReadyTask.may_reserve`.
     """
 
     @property
     def reads_ahead(self) -> int:
-        """How many tasks of each ready group the claim reads together with the held permits, before it knows how many
-        it may take. 0 where a second read costs no round trip."""
+        """How many tasks of each ready group a claim reads together with the held permits, before it is known how many
+        it may take. 0 in stores where a second read costs no round trip."""
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
         """Read the lease of the node, and the ready groups of the requested kinds, including those of commands."""
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Lock and read the limits, servers and rates that tasks of these kinds need. No other claim takes their
-        permits until the transaction ends."""
+        """Lock and read the limits, servers and rates that tasks of these kinds need. Until the transaction ends, no
+        other claim takes permits of them."""
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
@@ -420,14 +423,14 @@ class ReadyRows(Protocol):
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands of each kind that any server may run, and those for each of the given servers."""
+        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """The ready tasks of this list."""
+        """The tasks of this list that are ready."""
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Move tasks from `ready` to `running` if they are unchanged since they were read and the node may claim. Tasks
-        that a concurrent claim has taken are not returned by the methods above again."""
+        """Claim tasks: move them from `ready` to `running`, if they are unchanged since they were read and the node may
+        claim. Returns the claims. The methods above do not return again the tasks that a concurrent claim has taken."""
 
     async def is_cordoned(self, node_id: str) -> bool | None:
         """Whether the node is cordoned. None if it has no live lease."""
@@ -444,19 +447,19 @@ class AuditRows(Protocol):
     """The rows of the audit: operator actions and their outcomes."""
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an action. An `outcome` of None means that the named node will report it."""
+        """Insert an operator action. An outcome of None means that the named node will report it."""
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write what a node reports about an action. False if the action has an outcome or does not exist."""
+        """Write the outcome that a node reports for an action. False if the action has an outcome or does not exist."""
 
     async def latest(self, limit: int) -> list[AuditRecord]:
         """The latest actions, newest first."""
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """The actions that a node has yet to report, oldest first."""
+        """The actions whose outcome this node has yet to report, oldest first."""
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete those of the oldest `limit` actions that are older than this moment."""
+        """Of the oldest `limit` actions, delete those older than `age` microseconds."""
 
 
 class LimitRows(Protocol):
@@ -467,11 +470,12 @@ class LimitRows(Protocol):
         """The last declaration of each of these limits, as JSON, without limits that do not exist."""
 
     async def exclude_unlimited(self) -> None:
-        """Called before a kind gets its first limit `key:<kind>`: waits for transactions that saw the kind without a
-        limit, and blocks new ones that look for it."""
+        """Called before a kind gets its first limit `key:<kind>`. Waits for transactions that read the kind's limit as
+        missing, and blocks new ones that read it."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate. False if a concurrent transaction declared exactly this."""
+        """Insert a limit, or replace its value and rate. False if a concurrent transaction has stored this
+        declaration."""
 
     async def set_value(self, name: str, value: int | None) -> bool:
         """Change the value of a limit. False if there is none with this name."""
@@ -480,7 +484,7 @@ class LimitRows(Protocol):
         """All limits, by name."""
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, counted."""
+        """The permits that running tasks hold, with their numbers."""
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
         """The numbers of running and waiting tasks in key queues, by kind."""
@@ -493,8 +497,8 @@ class ServerRows(Protocol):
         """The last declaration of each of these providers, as JSON, without providers that do not exist."""
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off; its servers do not change. False if a concurrent transaction
-        declared exactly this."""
+        """Insert a provider, or replace its back-off; its servers do not change. False if a concurrent transaction has
+        stored this declaration."""
 
     async def lock_provider(self, provider: str) -> bool:
         """Lock a provider. False if there is none with this name."""
@@ -503,14 +507,14 @@ class ServerRows(Protocol):
         """Replace the servers of a provider. A server whose address remains retains its health."""
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """Commands of the provider that wait for a server outside this pool: the address of that server, by command
+        """The commands of the provider that are for a server outside this pool: the address of that server, by command
         id."""
 
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Lock the servers whose health these outcomes may change (those of `failed`, and all that are unhealthy), and
-        read their health. A server that was removed from its pool is missing."""
+        """Lock the servers whose health these outcomes may change (those in `failed`, and those of `servers` that are
+        unhealthy), and read their health. A server that was removed from its pool is missing from the result."""
 
     async def set_health(self, server: ServerName, failures: int, backoffs: int, backs_off_until: int | None) -> None:
         """Write the health of a server."""
@@ -519,7 +523,7 @@ class ServerRows(Protocol):
         """All servers of all pools."""
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the number of their tasks."""
+        """The servers that tasks run on, with the numbers of those tasks."""
 
 
 class Session(Protocol):
@@ -529,7 +533,7 @@ class Session(Protocol):
 
     @property
     def locks(self) -> Locks:
-        """Locks rows in the lock order."""
+        """The locks that a rule takes first."""
 
     @property
     def tasks(self) -> TaskRows:

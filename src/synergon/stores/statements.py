@@ -20,20 +20,26 @@ _COLUMNS: Final = {
     f"{{{row_type.__name__}}}": ", ".join(field_names(row_type))
     for row_type in (LiveTask, FinalTask, FinishedClaim, ChangedTask, KeyHolder)
 }
-"""What a statement writes as `{LiveTask}`: the columns that such a row is read from."""
+"""Placeholders such as `{LiveTask}`, and the column lists that replace them."""
 
 
 @cache
 def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
-    """All statements of one dialect, by name. In their texts `{schema}` is replaced by the checked name of the schema,
-    `{succeed.moved}` by the part `moved` of the statement `succeed`, and `{LiveTask}` by the columns of that struct.
-    The columns of a task stand in `stores.columns`: `{carried}` are those that go to the history, `{kept}` those that
-    come back from it; `{claim}`, `{event}`, `{live_record}` and `{final_record}` are what these are read from;
-    `{bare}`, `{plain}` and `{bound}` are what the inserts are given. `{bare.values from $3}` are parameters for these,
-    and `{replaced.assigned from $7}` sets the columns of a replaced task. `{new}`, the source of new tasks, is written
-    for each call (`columns.source`).
+    """All statements of one dialect, by name, with their placeholders replaced:
 
-    Statements in the folder `overlay` are added, or replace those with their name; one without text removes it.
+    - `{schema}`: the checked name of the schema;
+    - `{succeed.moved}`: the part `moved` of the statement `succeed`;
+    - `{LiveTask}`: the columns of that struct;
+    - `{carried}`, `{kept}`: the columns that move to the history, and those that move back (`stores.columns`);
+    - `{claim}`, `{event}`, `{live_record}`, `{final_record}`: the columns from which these are read;
+    - `{bare}`, `{plain}`, `{bound}`: the columns of the inserts. `{bare.values from $3}` are parameters for them,
+      numbered from $3;
+    - `{replaced.assigned from $7}`: assignments to the columns of a replaced task.
+
+    `{new}`, the source of new tasks, remains: it is written for each call (`columns.source`).
+
+    Statements in the folder `overlay` are added, or replace those of the same name. A statement without text removes
+    the one of the same name.
     """
     found = _read(dialect, schema)
     if overlay is not None:
@@ -42,7 +48,7 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
 
 
 def _filled(text: str, others: Mapping[str, str]) -> str:
-    """Replace the references to parts of other statements, so that shared SQL is written once."""
+    """Replace references to parts of other statements, so that shared SQL is written once."""
     return _PART.sub(lambda match: _part(others[match[1]], match[2]), text)
 
 

@@ -1,4 +1,4 @@
-"""Typed rows: turns a row of a statement into a struct whose fields are the statement's columns, by name and in
+"""Typed rows: converts a row of a statement to a struct whose fields are the columns of the statement, by name and in
 order."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
 
 
 def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple[ErrorRecord, ...]:
-    """The list of errors from its column."""
+    """Decode the list of errors from its column, which is JSON. The memory store has it decoded."""
     if not stored:
         return ()
     return stored if isinstance(stored, tuple) else _ERRORS.decode(stored)
@@ -39,7 +39,7 @@ def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def split_names(column: str) -> tuple[str, ...]:
-    """Decode names from a column that has one name per line."""
+    """Decode names from a column, in which they are separated by newlines."""
     return tuple(column.split("\n")) if column else ()
 
 
@@ -102,18 +102,19 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     Position | None: _position,
     tuple[Position, ...]: _positions,
 }
-"""How a column becomes a field of this type; other types are those of the column. `Any` is JSON."""
+"""The functions that convert a column to a field, by the type of the field. Columns of other types are used as they
+are. `Any` is JSON."""
 
 
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The columns that such a row is read from: the fields, by the names that they have in JSON."""
+    """The columns from which a row of this type is read: its fields, by their JSON names."""
     return tuple(field.encode_name for field in msgspec.structs.fields(row_type))
 
 
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a `row_type` of a row with these columns. Fails if they are not the fields of the struct; those of a
-    record may come in any order."""
+    """A function that converts a row with these columns to a `row_type`. Raises AssertionError if the columns are not
+    the fields of the struct, in order. For a `Record` the order does not matter."""
     fields, names = msgspec.structs.fields(row_type), field_names(row_type)
     is_record = issubclass(row_type, Record)
     is_right = sorted(columns) == sorted(names) if is_record else columns == names
@@ -139,5 +140,5 @@ def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Seque
 
 
 def read_rows(row_type: type[Row], rows: Sequence[Any]) -> list[Row]:
-    """Rows that know the names of their columns as structs."""
+    """Convert rows, which know the names of their columns, to structs."""
     return list(map(row_reader(row_type, tuple(rows[0].keys())), rows)) if rows else []

@@ -22,15 +22,16 @@ __all__ = ["ManualClock", "Tester", "inline", "memory"]
 def memory(engine: Engine, *, now: datetime | None = None) -> Tester:
     """Put the engine, whatever its URL, on a private memory store for the duration of an `async with` or a `with`.
 
-    Nothing runs until `drain()`, or until a caller asks for a result. The clock starts at `now` and does not advance by
-    itself.
+    No task runs until `drain()` is called, or until a caller asks for a result. The clock starts at `now` and does not
+    advance by itself.
     """
     return Tester(engine, is_inline=False, now=now)
 
 
 def inline(engine: Engine, *, now: datetime | None = None) -> Tester:
-    """`memory`, but each enqueue runs all due tasks before it returns, so that their results are available at once.
+    """Like `memory`, but each enqueue runs all due tasks before it returns, so that their results are available at
+    once.
 
-    Delayed tasks and retries wait for the clock: after `clock.advance()` the next enqueue or `drain()` runs them.
+    Delayed tasks and retries wait for the clock: after `clock.advance()`, the next enqueue or `drain()` runs them.
     """
     return Tester(engine, is_inline=True, now=now)

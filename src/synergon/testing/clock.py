@@ -11,7 +11,7 @@ from synergon.options.options import check_moment
 
 
 class ManualClock:
-    """The time of a test. Delays, retries and expiry follow it, and nothing follows the time of the machine."""
+    """The time of a test. Delays, retries and expiry follow this clock, not that of the machine."""
 
     def __init__(self, now: datetime | None = None) -> None:
         self._start = from_datetime(datetime.now(UTC)) if now is None else check_moment(now, "now")
@@ -27,8 +27,8 @@ class ManualClock:
         return to_datetime(self.wall())
 
     def advance(self, duration: Duration) -> None:
-        """Advance the clock: by seconds, a timedelta, or a text like `"10m"`. The next drain runs tasks that are due by
-        then."""
+        """Advance the clock: by seconds, a timedelta, or a text like `"10m"`. The next drain runs tasks that are then
+        due."""
         self._passed += microseconds(seconds(duration, "advance"))
         for loop, moved in list(self._sleepers):
             loop.call_soon_threadsafe(moved.set)
@@ -36,7 +36,7 @@ class ManualClock:
     # ------------------------------------------------------------ the port `Clock`
 
     def monotonic(self) -> float:
-        """Seconds since the test began."""
+        """Seconds by which the test has advanced the clock."""
         return self._passed / 1_000_000
 
     def wall(self) -> int:
@@ -44,7 +44,7 @@ class ManualClock:
         return self._start + self._passed
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the test has advanced the clock that far."""
+        """Wait until the test has advanced the clock by `seconds`."""
         until = self.monotonic() + seconds
         moved = asyncio.Event()
         sleeper = (asyncio.get_running_loop(), moved)
@@ -57,5 +57,5 @@ class ManualClock:
             self._sleepers.discard(sleeper)
 
     def chance(self) -> float:
-        """Always 0.5: a retry comes exactly after the delay that its policy names, without jitter."""
+        """Always 0.5, so that a retry comes exactly after the delay of its policy, without jitter."""
         return 0.5

@@ -1,7 +1,7 @@
 """One drain: runs all due tasks on a node that it steps, and ends.
 
-It always ends. Nothing in it sleeps, and a limit stops a task that makes itself due again and again. A task function
-that waits for something that cannot happen before the test continues gets an error.
+A drain always ends. Nothing in it sleeps, and a limit stops tasks that make themselves due again and again. A task
+function that waits for something that cannot happen before the test continues gets an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from synergon.testing.stepped_node import SteppedNode, ThreadExecutor
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """A caller that waits for these tasks."""
+    """A caller that waits until these tasks have run. `task_id` is the task whose function is the caller, if any."""
 
     ids: Sequence[int]
     task_id: int | None
@@ -34,8 +34,8 @@ class Wait:
 
 
 class Drain:
-    """Steps a node until no task is due. Callers that wait for tasks meanwhile continue when these have run, or
-    cannot."""
+    """Steps a node until no task is due. Callers that wait for tasks meanwhile continue when these tasks have run, or
+    cannot run."""
 
     def __init__(self, engine: Engine, store: Store, clock: Clock, *, context: Context, limit: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class Drain:
 
     @property
     def ran(self) -> Iterable[int]:
-        """The tasks that were started or expired, in order."""
+        """The tasks that were started or have expired, in order."""
         return self._runner.ran
 
     @property
@@ -74,7 +74,7 @@ class Drain:
     # ------------------------------------------------------------ running tasks
 
     async def run(self) -> None:
-        """Run due tasks, and those that become due by that, until none is left."""
+        """Run due tasks, and those that become due because of them, until none is left."""
         await self._node.start()
         try:
             while await self._go_on():
@@ -85,7 +85,7 @@ class Drain:
             self._is_over.set()
 
     async def _go_on(self) -> bool:
-        """Start due tasks. False if there is nothing left to do."""
+        """Start due tasks, and let callers continue. False if there is nothing left to do."""
         self._news.clear()
         started = await self._node.step()
         if self._runner.broken is not None:
@@ -113,12 +113,13 @@ class Drain:
     # ------------------------------------------------------------ waiting callers
 
     def recheck(self, ids: Iterable[int]) -> None:
-        """Note that attempts of these tasks have ended on the node, or that the tasks have expired."""
+        """Note that attempts of these tasks have ended, or that the tasks have expired."""
         self._runner.ran.update(dict.fromkeys(ids))
         self._news.set()
 
     async def until_quiet(self, ids: Sequence[int]) -> None:
-        """Return when none of these tasks is ready or running, or when nothing can continue before the caller does."""
+        """Wait until none of these tasks is waiting, ready or running, or until nothing can continue before the caller
+        does."""
         wait = Wait(ids, running_task.get(), self.loop.create_future())
         self._waits.append(wait)
         self.store_changed()
@@ -128,15 +129,15 @@ class Drain:
             self._waits.remove(wait)
 
     async def until_over(self) -> None:
-        """Return when the drain has ended."""
+        """Wait until the drain has ended."""
         await self._is_over.wait()
 
     def store_changed(self) -> None:
-        """Note that the store has changed. Safe from any thread."""
+        """Wake the drain, because the store has changed. Safe from any thread."""
         self.loop.call_soon_threadsafe(self._news.set)
 
     def cancel(self, task_id: int) -> None:
-        """Ask the attempt of this task to end, if it runs here. Safe from any thread."""
+        """Request the end of this task's attempt, if it runs here. Safe from any thread."""
         self.loop.call_soon_threadsafe(self._runner.stop_one, task_id, Stop.CANCEL)
 
     def _does_everybody_wait(self) -> bool:

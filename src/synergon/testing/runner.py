@@ -1,4 +1,5 @@
-"""Runs attempts for a test: all in this process and in the test's context, and keeps the errors as they were raised."""
+"""Runs attempts for a test: all of them in this process and in the test's context. Stores the errors as they were
+raised."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from synergon.node.attempts.outcomes import find_control
 from synergon.node.attempts.runner import Runner
 
 running_task: Final[ContextVar[int | None]] = ContextVar("running_task", default=None)
-"""The task whose function is the caller, if any."""
+"""The task whose function is the caller. None if the caller is no task function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,15 @@ class Failure:
     attempt: Attempt
     error: ErrorRecord
     raised: Exception | None
-    """What the task function raised; None if it was stopped at its deadline, or never started."""
+    """The exception that the task function raised. None if the function was stopped, or never started."""
 
     def __str__(self) -> str:
         claim = self.attempt.claim
         return f"task {claim.id} ({claim.kind}): {self.error.type}: {self.error.message}"
 
     def to_exception(self, record: TaskRecord) -> Exception:
-        """The exception of the task function with a note about its task, so that a test can expect its type."""
+        """The exception of the task function with a note about its task, so that a test can expect its type. TaskFailed
+        if there is none."""
         claim = self.attempt.claim
         if self.raised is None:
             return TaskFailed(f"{self}, in attempt {claim.attempts} of {self.attempt.max_attempts}", record)
@@ -56,10 +58,10 @@ class TestRunner(Runner):
         self.context = contextvars.copy_context()
         """The test's context variables, which task functions see."""
         self.ran: dict[int, None] = {}
-        """The started tasks, in order."""
+        """The started and expired tasks, in order."""
         self.failures: list[Failure] = []
         self.broken: Exception | None = None
-        """An error of the runner itself, not of a task function."""
+        """An error of the runner itself, not of a task function. None if there is none."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._raised: dict[int, BaseException | None] = {}
 
@@ -78,7 +80,7 @@ class TestRunner(Runner):
             self._tasks.discard(task)
 
     def cancel_all(self) -> None:
-        """Cancel task functions that do not end."""
+        """Cancel the asyncio tasks of all attempts that still run."""
         for task in self._tasks:
             task.cancel()
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class StandbyNode(Node):
-    """The node that `engine.worker()` starts in a test. It claims nothing, so an app that starts a worker needs no
-    change."""
+    """The node that `engine.worker()` starts in a test. It claims nothing. So an app that starts a worker needs no
+    change for a test."""
 
     def __init__(self, *args: Any, tester: Tester, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._tester = tester
 
     async def start(self) -> None:
-        """Start nothing."""
+        """Does nothing."""
 
     async def drained(self) -> None:
-        """Return when no task is due."""
+        """Run all due tasks."""
         await self._tester.drain()
 
     async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  nothing runs, so no grace is needed
@@ -34,14 +34,15 @@ class StandbyNode(Node):
 
 
 class PromptWaiters(Waiters):
-    """Never waits: runs due tasks, after which the task has ended or will not end before the test continues."""
+    """Waits for no time to pass: runs due tasks, after which the awaited task has ended or cannot end before the test
+    continues."""
 
     def __init__(self, *args: Any, tester: Tester) -> None:
         super().__init__(*args)
         self._tester = tester
 
     async def wait(self, task_id: int) -> TaskRecord:
-        """The final record of the task. ResultTimeout says why it has not ended."""
+        """The final record of the task. If the task has not ended, raises a ResultTimeout that says why."""
         record = await self._get(task_id)
         if not record.state.is_final:
             await self._tester.run_or_join([task_id])

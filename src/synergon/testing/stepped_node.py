@@ -1,4 +1,4 @@
-"""A node that a test steps: the parts of a real node, without its loops, its lease thread and its child processes."""
+"""A node that a test steps. It has the parts of a real node, but no loops, no lease thread and no child processes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from synergon.task import AnyTask
 from synergon.testing.runner import TestRunner
 
 LAST_SECONDS: Final = 2.0
-"""How long task functions may take to end when a drain is aborted."""
+"""How many seconds task functions may take to end when a drain is aborted."""
 
 PLENTY: Final = 2**62
-"""The amount of every resource, so that the cost of tasks does not matter in a test."""
+"""The amount of every resource: so large that the cost of tasks does not matter in a test."""
 
 _numbers: Final = itertools.count(1)
 
 
 class SteppedNode(Node):
-    """Claims when `step` is called. Only outcomes and progress are written in the background, as soon as they come."""
+    """Claims only when `step` is called. Two duties write outcomes and progress in the background."""
 
     runner_type = TestRunner
     runner: TestRunner
 
     async def start(self) -> None:
-        """Register. Nothing renews the lease: the caller has given it one that does not end."""
+        """Register the node. Nothing renews its lease: the caller has given it one that does not end."""
         self._ledger.totals |= await self._executor.resources()
         await self.membership.join(f"test-{next(_numbers)}")
         self._duties = [
@@ -45,7 +45,7 @@ class SteppedNode(Node):
             duty.start()
 
     async def step(self) -> bool:
-        """Start due tasks. Returns whether any was started."""
+        """Wake due tasks, claim once, and start what was claimed. Returns whether any task was started."""
         before = self.runner.admitted
         while await self.alarm.wake_due() == 0:
             pass
@@ -56,16 +56,16 @@ class SteppedNode(Node):
 
     @property
     def is_busy(self) -> bool:
-        """Whether an attempt runs, or has ended and the store has not its outcome yet."""
+        """Whether an attempt runs, or has ended without its outcome being in the store yet."""
         return bool(self.runner.running) or self.is_settling
 
     @property
     def is_settling(self) -> bool:
-        """Whether the store has not yet the outcome of an attempt that has ended."""
+        """Whether an attempt has ended and its outcome is not in the store yet."""
         return bool(self.completer.unwritten)
 
     async def _stop(self, grace: float | None) -> None:  # noqa: ARG002  a drain ends when nothing runs, or is aborted
-        """Stop the node. If the drain is aborted, running tasks are handed back."""
+        """Stop the node. If the drain was aborted, running tasks are handed back."""
         self.scheduler.close()
         self.acceptance.close()
         self.runner.stop_all(Stop.SHUTDOWN)
@@ -84,23 +84,23 @@ class SteppedNode(Node):
 
 
 class ThreadExecutor(LocalExecutor):
-    """Runs task functions in threads with the context of their task, and offers plenty of every resource."""
+    """Runs task functions in threads with the context of their asyncio task, and offers plenty of every resource."""
 
     def __init__(self, settings: Settings, kinds: Iterable[AnyTask]) -> None:
         super().__init__(settings)
         self._names = {PROCESS, *(name for task_type in kinds for name in task_type.requirements.cost)}
 
     async def resources(self) -> dict[str, int]:
-        """More than all tasks of a test use."""
+        """More of each resource than all tasks of a test use."""
         return dict.fromkeys(self._names, PLENTY)
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
-        """Run `function` and return its value."""
+        """Run `function` in a thread with the caller's context, and return its value."""
         context = copy_context()
         return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
 
     def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:  # noqa: ARG002  a lease without an end needs no renewal
-        """Nothing to start: the lease does not end."""
+        """Does nothing: the lease does not end."""
         return NothingInBackground()
 
 
@@ -108,4 +108,4 @@ class NothingInBackground:
     """Replaces the thread that renews the lease."""
 
     async def stop(self) -> None:
-        """Nothing to stop."""
+        """Does nothing."""

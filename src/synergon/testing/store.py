@@ -1,4 +1,4 @@
-"""The private store of a test: a memory store that outlives its connections and reports changes."""
+"""The private store of a test: a memory store that outlives its connections, and reports changes to the tester."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TablesWithoutRequirements(Tables):
     """Tables that drop the requirements of tasks, so that a test runs all tasks on any machine."""
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """Insert a task."""
+        """Insert a task without its requirements."""
         return super().add(replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
-        """Write a new task into the row of another."""
+        """Write a new task, without its requirements, into the row of another."""
         super().replace(row, replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
 
@@ -54,10 +54,10 @@ class TestStore(MemoryStore):
         self._session = Session(self._tables)
 
     async def open(self) -> None:
-        """Nothing to do: the store exists from the start."""
+        """Does nothing: the store exists from the start."""
 
     async def close(self) -> None:
-        """Keep all tasks: the code under test may disconnect and reconnect, and the test reads them afterwards."""
+        """Does nothing: the code under test may disconnect and reconnect, and the test reads the tasks afterwards."""
 
     def records(self) -> list[TaskRecord]:
         """Every task, by ascending id."""
@@ -71,11 +71,11 @@ class TestStore(MemoryStore):
         return await super().claim(_without_requirements(request))
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim, ignoring the requirements of kinds."""
+        """`finish`, then `claim`, ignoring the requirements of kinds."""
         return await super().exchange(outcomes, _without_requirements(request))
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks of a kind, ignoring its requirements."""
+        """Ready tasks of a kind in claim order, ignoring its requirements."""
         return await super().read_candidates(
             replace(query, kind_request=replace(query.kind_request, requirements=NO_REQUIREMENTS))
         )
@@ -83,13 +83,13 @@ class TestStore(MemoryStore):
     # ------------------------------------------------------------ changes that may make tasks due
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none."""
+        """Store all of `tasks` or none, and notify the tester."""
         inserted = await super().insert(tasks)
         await self._tester.note_inserted([insertion.id for insertion in inserted])
         return inserted
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """End tasks that do not run, and mark running ones."""
+        """Cancel tasks: end those that do not run, and request the end of running attempts."""
         moved = await super().cancel(ids, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
@@ -98,56 +98,56 @@ class TestStore(MemoryStore):
         return moved
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove tasks that are not running."""
+        """Delete tasks that are not running, and wake the drain."""
         moved = await super().delete(ids)
         self._tester.store_changed()
         return moved
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the priority of tasks that do not run."""
+        """Change the priority of live tasks that are not running and not commands, and wake the drain."""
         moved = await super().set_priority(changes)
         self._tester.store_changed()
         return moved
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Run final tasks again."""
+        """Run final tasks again, and wake the drain."""
         moved = await super().retry(ids)
         self._tester.store_changed()
         return moved
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due."""
+        """Change when tasks are due, and wake the drain."""
         moved = await super().reschedule(changes)
         self._tester.store_changed()
         return moved
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Resume paused queues."""
+        """Resume paused queues, and wake the drain. False for a queue that was not paused."""
         resumed = await super().resume(queues)
         self._tester.store_changed()
         return resumed
 
     async def set_limit(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit."""
+        """Change the value of a limit, and wake the drain. False if the limit is not declared."""
         is_known = await super().set_limit(name, value)
         self._tester.store_changed()
         return is_known
 
     async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
-        """Replace the pool of a provider."""
+        """Replace the pool of a provider, and wake the drain. False if the provider is not declared."""
         is_known = await super().set_servers(provider, servers)
         self._tester.store_changed()
         return is_known
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks."""
+        """Store a group and its tasks, and notify the tester."""
         opened = await super().open_group(group)
         then = () if opened.then is None else (opened.then,)
         await self._tester.note_inserted([insertion.id for insertion in (*opened.insertions, *then)])
         return opened
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all live tasks of a group."""
+        """Cancel all live tasks of a group, and request the end of their running attempts."""
         moved = await super().cancel_group(group_id, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
@@ -156,7 +156,7 @@ class TestStore(MemoryStore):
         return moved
 
     async def act(self, order: NewAction) -> AuditRecord:
-        """Carry out an operator action and record it."""
+        """Carry out an operator action and record it, and wake the drain."""
         given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
             self._tester.cancel_running(int(order.subject))

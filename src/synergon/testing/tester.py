@@ -1,4 +1,4 @@
-"""The tester of an engine: replaces the engine's ports for the duration of a block, and restores them."""
+"""The tester of an engine: replaces the engine's ports for the duration of a block, then restores them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from synergon.testing.store import TestStore
 from synergon.testing.wanted import Wanted, kind_of, listing, wanted
 
 MOST_ATTEMPTS: Final = 10_000
-"""How many attempts one drain runs before it assumes that tasks enqueue each other without end."""
+"""How many attempts one drain runs at most. More means that tasks enqueue each other without end."""
 
 
 class Tester:
     """What `testing.memory()` and `testing.inline()` return.
 
-    During the block the engine uses a private store with its own clock, whatever its URL. The code under test may
-    connect, disconnect and start workers as usual; only the tester runs the tasks.
+    During the block, the engine uses a private store with its own clock, whatever its URL. The code under test may
+    connect, disconnect and start workers as usual, but only the tester runs tasks.
     """
 
     __test__ = False  # not a test class, despite its name
@@ -47,7 +47,7 @@ class Tester:
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
         self._taken: Ports | None = None
-        """The engine's own ports, during the block."""
+        """The engine's original ports, while the block runs. None otherwise."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"
@@ -55,11 +55,11 @@ class Tester:
     # ------------------------------------------------------------ running tasks
 
     async def drain(self, *, raise_errors: bool = False, limit: int = MOST_ATTEMPTS) -> list[TaskRecord]:
-        """Run all due tasks, and those that become due by that. Returns the tasks that ran or expired, in their current
-        state.
+        """Run all due tasks, and those that become due because of them. Returns the tasks that ran or expired, in their
+        current state.
 
-        Failures are in the records. With `raise_errors` the first error is raised after all tasks have run, as the task
-        function raised it. A task function that asked for its end (Snooze, RetryAfter, Discard, Cancel) has not failed.
+        Failures are in the records. With `raise_errors`, the first error is raised after all tasks have run, as the
+        task function raised it. A task function that raised Snooze, RetryAfter, Discard or Cancel has not failed.
         """
         self._reject_unless_open()
         if running_task.get() is not None:
@@ -102,13 +102,14 @@ class Tester:
     # ------------------------------------------------------------ calls of the store and the waiters
 
     async def note_inserted(self, ids: Sequence[int]) -> None:
-        """Note that the store has these new tasks."""
+        """Wake the drains, because the store has these new tasks. With `inline`, run them, too."""
         self.store_changed()
         if self._is_inline:
             await self.run_or_join(ids)
 
     async def run_or_join(self, ids: Sequence[int]) -> None:
-        """Return when these tasks have run, as far as they can now."""
+        """Run these tasks, in the drain that runs here or in a new one. Returns when they have run, as far as they can
+        now."""
         drain = self._drain_here()
         if drain is None:
             await self._run_due()
@@ -116,19 +117,19 @@ class Tester:
             await drain.until_quiet(ids)
 
     def store_changed(self) -> None:
-        """Note that the store has changed."""
+        """Wake the drains, because the store has changed."""
         for drain in list(self._drains.values()):
             drain.store_changed()
 
     def cancel_running(self, task_id: int) -> None:
-        """Ask the attempt of this task to end, if it runs in a drain."""
+        """Request the end of this task's attempt, if it runs in a drain."""
         for drain in list(self._drains.values()):
             drain.cancel(task_id)
 
     # ------------------------------------------------------------ assertions
 
     def enqueued(self, task: AnyTask | str | None = None) -> list[TaskRecord]:
-        """All tasks that were enqueued during the block, or those of one kind, in order, including children and final
+        """The tasks that were enqueued during the block, of one kind or all, in order. Includes children and final
         tasks."""
         kind = None if task is None else kind_of(self.engine, task)
         return [record for record in self._store.records() if kind in (None, record.kind)]
@@ -136,10 +137,10 @@ class Tester:
     def assert_enqueued(
         self, task: AnyTask | str, /, *args: Any, queue: str | None = None, count: int | None = None, **kwargs: Any
     ) -> list[TaskRecord]:
-        """Assert that such a task was enqueued during the block, or `count` of them, and return them.
+        """Assert that a task with these arguments was enqueued during the block, or `count` such tasks. Returns them.
 
-        Arguments are given as for the task itself; those that are omitted may have any value. (An argument that is
-        named `queue` or `count` is given by position.)
+        Arguments are given as for the task itself. Those that are left out may have any value. (An argument that is
+        named `queue` or `count` must be given by position.)
         """
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise OptionError(f"count must be a whole number from 0 on, got {count!r}")
@@ -152,7 +153,7 @@ class Tester:
         return found
 
     def assert_not_enqueued(self, task: AnyTask | str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> None:
-        """Assert that no such task was enqueued during the block."""
+        """Assert that no task with these arguments was enqueued during the block."""
         meant = wanted(self.engine, task, args, kwargs, queue)
         found = self._matching(meant)
         if found:
@@ -184,7 +185,7 @@ class Tester:
             self._give_back()
 
     def __enter__(self) -> Self:
-        """For tests without an event loop: the engine connects when the code under test needs it."""
+        """Begin a block of a test without an event loop. The engine connects when the code under test needs it."""
         self._take_over()
         return self
 

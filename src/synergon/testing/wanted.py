@@ -1,4 +1,4 @@
-"""Compares enqueued tasks with the arguments of an assertion, and makes the message if none matches."""
+"""Compares enqueued tasks with the arguments of an assertion, and makes the message of an assertion that fails."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from synergon.options.payload import encode
 from synergon.task import AnyTask, TaskType
 
 LISTED: Final = 20
-"""How many tasks a message lists."""
+"""How many tasks a message lists at most."""
 LONGEST_CALL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A kind and some of its arguments; those that are not named may have any value."""
+    """A kind and some of its arguments. Arguments that are not named may have any value."""
 
     kind: str
     arguments: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Wanted:
         return _call(self.kind, self.arguments) + (f" in queue {self.queue!r}" if self.queue is not None else "")
 
     def fits(self, record: TaskRecord) -> bool:
-        """Whether the task matches."""
+        """Whether the task has this kind, these arguments and this queue."""
         if record.kind != self.kind or self.queue not in (None, record.queue):
             return False
         given = {**self.defaults, **record.arguments}
@@ -46,7 +46,7 @@ class Wanted:
 def wanted(
     engine: Engine, task: AnyTask | str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
 ) -> Wanted:
-    """Parse the arguments of an assertion; raises if they are invalid."""
+    """Parse the arguments of an assertion. Raises PayloadError if the task does not take them."""
     kind = kind_of(engine, task)
     known = engine.kinds.get(kind)
     if known is None:
@@ -67,7 +67,8 @@ def wanted(
 
 
 def kind_of(engine: Engine, task: AnyTask | str) -> str:
-    """The kind of an assertion. A name may be that of a kind without a function here, but not a misspelt one."""
+    """The kind that an assertion means. A name may be that of a kind without a function here, but one that looks
+    misspelt raises KindError."""
     if isinstance(task, TaskType):
         if task.engine is not engine:
             raise OptionError(f"task {task.kind!r} belongs to {task.engine!r}, but the test is of {engine!r}")
@@ -81,7 +82,7 @@ def kind_of(engine: Engine, task: AnyTask | str) -> str:
 
 
 def listing(records: Sequence[TaskRecord], kind: str, now: datetime) -> str:
-    """The list of enqueued tasks for the message of an assertion, those of the wanted kind first."""
+    """The list of enqueued tasks for the message of an assertion. Those of the wanted kind come first."""
     if not records:
         return "nothing was enqueued"
     ordered = sorted(records, key=lambda record: record.kind != kind)
@@ -103,19 +104,21 @@ def _call(kind: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _parameters(task: AnyTask) -> dict[str, inspect.Parameter]:
-    """The parameters without those that synergon fills in."""
+    """The parameters of the task function, without those that synergon fills in."""
     parameters = inspect.signature(task.function).parameters
     return {name: parameter for name, parameter in parameters.items() if name not in task.signature.injected}
 
 
 def _defaults(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The default values of the arguments, as JSON; defaults that cannot be JSON match nothing."""
+    """The default values of the arguments, as plain JSON values. A default that cannot be JSON is left out, so it
+    matches nothing."""
     given = {name: parameter.default for name, parameter in parameters.items()}
     return {name: found for name, value in given.items() for found in _as_json(value)}
 
 
 def _is_same(expected: Any, stored: Any) -> bool:
-    """Compare as JSON, as it was stored; or by the expected value itself, for objects like `mock.ANY`."""
+    """Whether the stored value equals the expected one: by `==`, so that `mock.ANY` works, or after the expected value
+    was encoded as JSON."""
     return bool(expected == stored) or stored in _as_json(expected)
 
 

@@ -1,1 +1,1 @@
-"""Attempts: runs them, from a claim to the outcome that the store receives."""
+"""Runs attempts: from the claim to the outcome that the store receives."""

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class Stop(Enum):
-    """Why an attempt was asked to end."""
+    """Why a running attempt is to end."""
 
     TIMEOUT = auto()
     CANCEL = auto()
@@ -39,8 +39,7 @@ class Stop(Enum):
 
 
 class Attempt:
-    """The state of a running attempt. It belongs to the node's event loop; task functions see it only through a
-    Context."""
+    """The state of a running attempt. Only the node's event loop uses it; a task function uses a Context."""
 
     __slots__ = (
         "asyncio_task",
@@ -77,46 +76,51 @@ class Attempt:
         """The capacity that the attempt uses: resources, and a child process if its task function runs in one."""
         self.stop: Stop | None = None
         self.has_begun = False
-        """The task function has started. Until then the task can be handed back as if it had never been claimed."""
+        """Whether the task function has started. Before that, the task can be handed back as if it had never been
+        claimed."""
         self.has_seen_stop = False
-        """The task function has read `cancel_requested` while it was set."""
+        """Whether the task function knows of the request to end. What it returns then is not a result."""
         self.asyncio_task: asyncio.Task[Any] | None = None
         """Set while an `async` task function runs."""
         self.child: ChildRun | None = None
         self.deadline: float | None = None
-        """By the event loop's clock, while the task function runs."""
+        """When the task function reaches its timeout, by the event loop's clock. None while it does not run, or without
+        a timeout."""
         self.progress: Progress | None = None
         """Progress that the task function has reported and that is not written yet."""
         self.server: Server | None = None
         self.capacity_wait: asyncio.Future[None] | None = None
         """Set while the attempt waits for capacity after its claim."""
         self.protected_until = 0.0
-        """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
+        """The task is not preempted before this moment of the monotonic clock, because it has yielded before."""
         self.started_at = 0.0
-        """By the monotonic clock; set only if a hook or event needs the duration."""
+        """When the attempt started, by the monotonic clock. Set only for kinds with hooks, which get the duration."""
         self.transaction: NodeTaskTransaction | None = None
         self.misfit: PayloadError | None = None
-        """Why the attempt cannot run on this node at all."""
+        """Why the attempt cannot run: its options or arguments do not fit the task function. None if they do."""
         self.is_own_fault = False
-        """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
+        """Whether the error does not count for the server's health: the task function raised a control exception, or a
+        value did not fit."""
         self.is_isolated = False
-        """The attempt runs in a child process because the task is suspect; it uses none of the pool's processes."""
+        """Whether the attempt runs in a child process only because the task is suspect. Such a child is not one of the
+        pool."""
         self.limit_key: str | None = None
-        """The key queue that the task belongs to, if its producer did not know it."""
+        """The limit key of the task, if its producer could not compute it. The attempt then only assigns the key."""
 
     @property
     def is_uninterruptible(self) -> bool:
-        """Whether a stop of the node does not end the attempt. One that has not started can be handed back."""
+        """Whether the attempt goes on when the node stops: its function is uninterruptible and has started."""
         return self.has_begun and self.task_type.policy.uninterruptible
 
     @property
     def max_attempts(self) -> int:
-        """The maximum number of attempts: from the task's row, otherwise from the policy."""
+        """The maximum number of attempts: that of the task's row, otherwise that of its retry policy."""
         return self.claim.max_attempts or self.retry.attempts
 
     def ask_to_stop(self, why: Stop) -> None:
-        """Ask the attempt to end. A coroutine or child process is cancelled; a thread can only read the request. The
-        first reason holds, but a stronger one replaces a request to yield or to leave a cordoned node."""
+        """Request the end of the attempt. A coroutine is cancelled, and a child process is killed; a function in a
+        thread can only read the request. The first reason counts, but any other reason replaces CORDON and
+        PREEMPTED."""
         if self.stop not in (None, Stop.CORDON, Stop.PREEMPTED) or self.stop is why:
             return
         self.stop = why
@@ -126,8 +130,8 @@ class Attempt:
             self.child.kill()
 
     def request_hand_back(self) -> None:
-        """Set the request to end when the task function asks for it; nothing is cancelled. Its return value is then no
-        result."""
+        """Note that a cordoned node wants the task function to end, and that the function knows it. Nothing is
+        cancelled. What the function returns then is not a result."""
         if self.stop is None:
             self.stop = Stop.CORDON
         self.has_seen_stop = True
@@ -152,7 +156,7 @@ class Attempt:
         )
 
     def _is_server_well(self, outcome: Outcome) -> bool | None:
-        """Whether the outcome shows a healthy server; None if it shows nothing."""
+        """Whether the outcome shows that the server is healthy. None if it shows neither."""
         match outcome:
             case Succeeded():
                 return True
@@ -163,7 +167,7 @@ class Attempt:
 
 
 class LocalLink(AttemptLink):
-    """The link between a node and a task function in this process."""
+    """The link between the node and a task function that runs in this process."""
 
     __slots__ = ("_attempt", "_node")
 
@@ -173,33 +177,33 @@ class LocalLink(AttemptLink):
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether the task function should end."""
+        """Whether the end of the attempt was requested. Notes that the task function has read the request."""
         if self._attempt.stop is not None:
             self._attempt.has_seen_stop = True
             return True
         return False
 
     def report(self, progress: Progress) -> None:
-        """Send progress to the node."""
+        """Pass progress to the node, which writes it to the store."""
         self._node.report_progress(self._attempt, progress)
 
     async def still_owned(self) -> bool:
-        """Whether the claim is still current in the store."""
+        """Whether the claim is still current in the store and the attempt may go on."""
         return await self._node.still_owned(self._attempt) or self._note_stop_seen()
 
     def still_owned_sync(self) -> bool:
-        """`still_owned` for a thread."""
+        """`still_owned` for a task function in a thread."""
         is_owned = self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
         return is_owned or self._note_stop_seen()
 
     def _note_stop_seen(self) -> Literal[False]:
-        """Note that the task function has learned of the request to end, if there is one. What it returns then is no
-        result."""
+        """Note that the task function knows of the request to end, if there is one. What it returns then is not a
+        result. Always False."""
         self._attempt.has_seen_stop |= self._attempt.stop is not None
         return False
 
     def transaction(self) -> OpenTransaction:
-        """The transaction that is committed with the success of the task."""
+        """The transaction that is committed together with the success of the task."""
         from synergon.node.attempts.task_transaction import NodeTaskTransaction
 
         if self._attempt.transaction is None:
@@ -208,13 +212,13 @@ class LocalLink(AttemptLink):
 
 
 class Services(ABC):
-    """The services of a node for its running task functions."""
+    """The services that a node offers to its running task functions."""
 
     loop: asyncio.AbstractEventLoop
 
     def call_from_thread(self, coroutine: Coroutine[Any, Any, Value], instead: str) -> Value:
-        """Run a coroutine for a task function in a thread. Raises on the event loop itself, where it would block for
-        ever."""
+        """Run a coroutine on the event loop for a task function in a thread, and wait for it. Raises if it is called on
+        the event loop, which it would block for ever."""
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  the documented one raises where there is none
             coroutine.close()
             raise SynergonError(f"this would block the event loop; in a coroutine write `{instead}`")
@@ -222,11 +226,11 @@ class Services(ABC):
 
     @abstractmethod
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store the progress soon."""
+        """Queue the progress of an attempt; the completer writes it to the store."""
 
     @abstractmethod
     async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still current in the store."""
+        """Whether the claim is still current in the store and the attempt may go on."""
 
     @abstractmethod
     async def begin(self) -> TaskTransaction:

@@ -14,7 +14,7 @@ from synergon.stores.base import Store, TaskTransaction
 
 
 class AttemptServices(Services):
-    """Progress, ownership, transactions."""
+    """Progress, ownership and transactions of running attempts."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class AttemptServices(Services):
         self._hold_seconds = hold_seconds
 
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
-        """Store the progress soon. Safe from any thread."""
+        """Queue the progress of an attempt; the completer writes it to the store. Safe from any thread."""
         is_waiting = attempt.progress is not None
         attempt.progress = progress
         if not is_waiting:  # if earlier progress is not written yet, the completer knows already
@@ -40,7 +40,8 @@ class AttemptServices(Services):
                 self.loop.call_soon_threadsafe(self._completer.progressed, attempt)
 
     async def still_owned(self, attempt: Attempt) -> bool:
-        """Whether the claim is still current in the store, and the attempt was not asked to end."""
+        """Whether the claim is still current in the store, and neither the store nor this node wants the attempt to
+        end."""
         if not self._may_go_on(attempt):
             return False
         (record,) = await self._store.get([attempt.claim.id])
@@ -52,12 +53,13 @@ class AttemptServices(Services):
         )
 
     def _may_go_on(self, attempt: Attempt) -> bool:
-        """Whether this node knows no reason to end the task function. On a cordoned node a task that may be preempted
-        is asked to leave, and is handed back without a charge."""
+        """Whether this node knows no reason to end the task function. If the node is cordoned and the task may be
+        preempted, notes that the function is to end; the task is then handed back without a charge."""
         if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.request_hand_back()
         return not self._scheduler.is_fenced and attempt.stop is None
 
     async def begin(self) -> TaskTransaction:
-        """Open a transaction of the store. It may not be held so long that the lease is at risk."""
+        """Open a transaction of the store. It is rolled back after `hold_seconds`, before its locks could endanger the
+        lease."""
         return await self._store.begin(self._hold_seconds)

@@ -1,11 +1,11 @@
 """The completer: writes outcomes in batches, each guarded by its fence.
 
-Every added outcome is written, through outages and rejections, until the store has given its verdict. Only an outcome
-whose value the store can never store is replaced by a failure. Stale outcomes are dropped, counted and logged. While
-writes fail, `is_store_failing` stops claims.
+Every added outcome is written, through outages and rejections, until the store has returned its verdict. Only an
+outcome with a value that the store can never store is replaced by a failure. Stale outcomes are dropped, counted and
+logged. While writes fail, `is_store_failing` is set, and the node claims nothing.
 
-Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim. The
-completer writes them itself if there is no such claim, or if it fails.
+Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim request. If
+there is no such request, or it fails, the completer writes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from synergon.stores.base import Store
 
 BATCH: Final = 1000
 REPORT_SECONDS: Final = 0.5
-"""The minimum time between two writes of progress."""
+"""The minimum time in seconds between two writes of progress."""
 
 _SUCCEEDED: Final = State.SUCCEEDED
 """A constant, because the lookup of an enum member is slower than the comparison."""
@@ -53,10 +53,11 @@ class Completer:
         self._signals = signals
         self._hooks = hooks
         self._pending: list[FencedOutcome] = []
-        """Outcomes without a verdict; those that are being written come first."""
+        """Outcomes that the completer writes itself and that have no verdict yet. Those that are being written come
+        first."""
         self._exchanged_kinds: frozenset[str] = frozenset()
         self._exchangeable: list[FencedOutcome] = []
-        """Outcomes that are sent together with the next claim."""
+        """Outcomes that wait for the next claim request."""
         self._exchanging: list[FencedOutcome] = []
         self._event = asyncio.Event()
         self._is_flushed = asyncio.Event()
@@ -70,7 +71,8 @@ class Completer:
         self.finished = 0
 
     def add(self, fenced: FencedOutcome) -> None:
-        """Write an outcome soon."""
+        """Queue an outcome: for the next exchange if its kind is one of the exchanged kinds, otherwise for the next
+        write."""
         self._is_flushed.clear()
         if fenced.kind is not None and fenced.kind in self._exchanged_kinds:
             self._exchangeable.append(fenced)
@@ -79,12 +81,12 @@ class Completer:
             self.write([fenced])
 
     def write(self, fenced_outcomes: Iterable[FencedOutcome]) -> None:
-        """Write these outcomes without a claim."""
+        """Queue these outcomes for the next write, without an exchange."""
         self._pending += fenced_outcomes
         self._event.set()
 
     def exchange_kinds(self, kinds: frozenset[str]) -> None:
-        """Set the kinds whose outcomes wait for the next claim."""
+        """Set the kinds whose outcomes are exchanged, and queue the waiting outcomes accordingly."""
         self._exchanged_kinds = kinds
         waiting, self._exchangeable = self._exchangeable, []
         for fenced in waiting:
@@ -92,21 +94,22 @@ class Completer:
 
     @property
     def has_exchangeable(self) -> bool:
-        """Whether outcomes wait for the next claim."""
+        """Whether outcomes wait for the next exchange."""
         return bool(self._exchangeable)
 
     def take_exchangeable(self) -> list[FencedOutcome]:
-        """The outcomes for the next claim. The caller calls `exchanged` or `not_exchanged` afterwards."""
+        """Take the outcomes for the next exchange. The caller then calls `exchanged` or `not_exchanged`."""
         self._exchanging, self._exchangeable = self._exchangeable[:BATCH], self._exchangeable[BATCH:]
         return self._exchanging
 
     def exchanged(self, verdicts: Iterable[Verdict]) -> None:
-        """Record the verdicts of the outcomes that were taken."""
+        """Handle the verdicts of the outcomes that `take_exchangeable` returned."""
         batch, self._exchanging = self._exchanging, []
         self.announce_all(batch, verdicts)
 
     def not_exchanged(self) -> None:
-        """There was no claim, or it failed: the completer writes the outcomes that were taken."""
+        """Queue the outcomes that `take_exchangeable` returned for the next write: there was no claim, or the exchange
+        failed."""
         outcomes, self._exchanging = self._exchanging, []
         if outcomes:
             self.write(outcomes)
@@ -118,12 +121,12 @@ class Completer:
         return {fenced.id for fenced in waiting}
 
     def progressed(self, attempt: Attempt) -> None:
-        """Write the attempt's progress soon."""
+        """Queue the attempt's progress for the next report."""
         self._reports[attempt.claim.id] = attempt
         self._report_event.set()
 
     def mark_overdue(self, attempt: Attempt) -> None:
-        """Mark the task as overdue: its function still runs after its deadline."""
+        """Queue an overdue mark for the next report: the task function still runs after its deadline."""
         self._overdue[attempt.claim.id] = attempt
         self._report_event.set()
 
@@ -132,7 +135,7 @@ class Completer:
         await self._is_flushed.wait()
 
     async def step(self) -> None:
-        """Wait for outcomes, then write all of them. If a write fails, the next step continues."""
+        """Wait for outcomes, then write all of them. A failed write is repeated."""
         await self._event.wait()
         while self._pending:
             batch = self._pending[:BATCH]
@@ -144,7 +147,7 @@ class Completer:
         self._note_flushed()
 
     def announce_all(self, batch: Collection[FencedOutcome], verdicts: Iterable[Verdict]) -> None:
-        """Handle these verdicts."""
+        """Handle the verdicts of a batch, and signal that its tasks have ended."""
         for fenced, verdict in zip(batch, verdicts, strict=True):
             self.announce(fenced, verdict)
         self._signals.ended([fenced.id for fenced in batch])
@@ -155,12 +158,12 @@ class Completer:
             self._is_flushed.set()
 
     async def report_step(self) -> None:
-        """Wait for progress, write it, and pause."""
+        """Wait for progress or overdue marks, write them, and pause."""
         await self.report_now()
         await self._clock.sleep(REPORT_SECONDS)
 
     async def report_now(self) -> None:
-        """Wait for progress, and write it."""
+        """Wait for progress or overdue marks, and write them."""
         await self._report_event.wait()
         self._report_event.clear()
         reports, self._reports = self._reports, {}
@@ -175,7 +178,7 @@ class Completer:
             raise
 
     def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
-        """Keep progress that could not be written, unless newer progress has been reported."""
+        """Queue reports that could not be written again. Newer progress of an attempt replaces older."""
         for note in notes:
             attempt = reports.get(note.id) or overdue[note.id]
             attempt.progress = attempt.progress or note.progress
@@ -212,13 +215,15 @@ class Completer:
             await self._clock.sleep(pause_after(failures))
 
     def announce_now(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Handle a verdict that did not come from this completer."""
+        """Handle a verdict that this completer did not receive itself: the success was committed by
+        `ctx.transaction()`."""
         self.announce(fenced, verdict)
         self._signals.permits_freed([verdict.kind])
         self._signals.ended([fenced.id])
 
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Count a verdict, and signal it to the other parts of the node."""
+        """Count an outcome, call the hooks, and signal to the other parts of the node what the verdict means for
+        them."""
         self.finished += 1
         if self._hooks.open or self._hooks.feed.open:
             self._hooks.finished(fenced, verdict)
@@ -252,14 +257,12 @@ class Completer:
 
 
 def _is_about_the_data(error: Exception) -> bool:
-    """Whether the outcome itself is at fault.
-
-    A missing privilege, role or table must not lose a result: such outcomes wait until the database is repaired.
-    """
+    """Whether the outcome itself is at fault. Other errors, such as a missing privilege or table, do not lose the
+    outcome: it waits until the database is repaired."""
     return isinstance(error, DataRejected) or not isinstance(error, StoreError)
 
 
 def _rejected(fenced: FencedOutcome, error: Exception) -> FencedOutcome:
-    """A failure with the store's rejection, instead of the outcome that could not be stored."""
+    """A failure that describes the store's error. It replaces the outcome that could not be stored."""
     outcome = Failed(reason=Reason.ERROR, error=outcomes.describe(error, 0, None))
     return msgspec.structs.replace(fenced, outcome=outcome, progress=None)

@@ -1,10 +1,11 @@
 """Timeouts of task functions, and what happens at their deadlines.
 
-`Timeouts` finds the timeout of a kind: its own, then its provider's, then the engine's. A call may override it.
+`Timeouts` finds the timeout of a kind: its own, otherwise its provider's, otherwise the engine's. A call may override
+it.
 
-`Deadlines` has one timer for each distinct timeout, however many attempts have it. Attempts with equal timeouts reach
-their deadlines in the order of their starts, so one queue per timeout is sorted by itself. An attempt that ends in time
-leaves its queue at once; an empty queue remains for the next attempt.
+`Deadlines` has one timer for each distinct timeout, even if many attempts have it. Attempts with equal timeouts reach
+their deadlines in the order of their starts, so the queue of each timeout is sorted without further work. An attempt
+that ends in time leaves its queue at once; an empty queue remains for the next attempt.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from synergon.options.settings import UNSET
 from synergon.task import AnyTask
 
 TimeoutFor = Callable[[str, str | None], Duration | None]
-"""A user's function of the kind and of the provider's name (None without a provider)."""
+"""A user's function that returns a timeout for a kind and the name of its provider (None without a provider)."""
 
 SLACK: Final = 100
 """How many empty queues are tolerated before they are removed."""
 
 END_SECONDS: Final = 1.0
-"""How long a coroutine may take to end at its deadline before it counts as overdue."""
+"""How many seconds a coroutine may take to end after its deadline before it counts as overdue."""
 
 
 class Timeouts:
@@ -50,7 +51,7 @@ class Timeouts:
         self._logged_kinds: set[str] = set()
 
     def of_kind(self, task_type: AnyTask) -> float | None:
-        """The timeout of a kind in seconds, unless a call overrides it; None without a timeout."""
+        """The timeout of a kind in seconds, for calls that do not override it. None without a timeout."""
         timeout = task_type.policy.timeout
         return self._default_for(task_type) if timeout is msgspec.UNSET else timeout
 
@@ -63,7 +64,8 @@ class Timeouts:
         return self._call_timeout_for(self._timeout_for, task_type.kind, None if provider is None else provider.name)
 
     def _call_timeout_for(self, timeout_for: TimeoutFor, kind: str, provider: str | None) -> float | None:
-        """Call the user's function. An error in it must not prevent tasks from running, and is logged once."""
+        """Call the user's function. If it raises, or returns no valid timeout, log that once per kind and use the
+        engine's timeout."""
         try:
             return check_timeout(timeout_for(kind, provider))
         except Exception as error:  # noqa: BLE001
@@ -77,19 +79,20 @@ class Timeouts:
 
 
 class Deadlines:
-    """Asks each attempt to end at its deadline, and marks it as overdue if it still runs after that."""
+    """Requests the end of each attempt at its deadline, and marks the attempt as overdue if it still runs after
+    that."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, running: Mapping[int, Attempt], completer: Completer) -> None:
         self._loop = loop
         self._running = running
         self._completer = completer
         self._queues: dict[float | None, dict[Attempt, float]] = {}
-        """The deadline of each attempt, by timeout. A dictionary is sorted by insertion, and so by deadline."""
+        """For each timeout, the deadline of each attempt. A dictionary is sorted by insertion, and so by deadline."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._most_queues = SLACK
 
     def arm(self, attempt: Attempt) -> None:
-        """Start the timeout of an attempt; an earlier one is void."""
+        """Start the timeout of an attempt. Replaces an earlier one."""
         timeout = attempt.timeout
         if attempt.deadline is not None:
             self.disarm(attempt)
@@ -104,13 +107,14 @@ class Deadlines:
             self._timers[timeout] = self._loop.call_at(moment, self._check_queue, timeout)
 
     def disarm(self, attempt: Attempt) -> None:
-        """Remove an attempt that has ended in time."""
+        """Remove the deadline of an attempt, if it has one."""
         if attempt.deadline is not None:
             attempt.deadline = None
             del self._queues[attempt.timeout][attempt]
 
     def _check_queue(self, timeout: float) -> None:
-        """Check the first attempts of a queue: their deadlines may have come, or they may have ended."""
+        """The timer of a queue: handles the attempts whose deadlines have come, and starts the timer for the next
+        one."""
         del self._timers[timeout]
         queue, now = self._queues[timeout], self._loop.time()
         passed = [attempt for attempt, _ in takewhile(lambda entry: entry[1] <= now, queue.items())]

@@ -1,9 +1,9 @@
 """Runs a task function inside its middleware.
 
 What the outermost middleware returns or raises counts as the result of the task function, wherever the function runs. A
-deadline or a cancellation reaches middleware as it reaches a coroutine. The chain waits for a task function that has
-started, whatever middleware does, because it holds the slot. If middleware returns early, a coroutine is cancelled and
-a child process is killed; a thread cannot be ended.
+deadline or a cancellation reaches middleware as it reaches a coroutine. Whatever middleware does, the chain waits for a
+task function that has started, because the function holds the slot. If middleware returns early, a coroutine is
+cancelled and a child process is killed; a thread cannot be ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from synergon.node.attempts.deadlines import Deadlines
 from synergon.options.middleware_checks import CallNext
 
 End = tuple[Any, BaseException | None]
-"""The returned value, or the raised exception."""
+"""What a task function or middleware came to: the returned value, or the raised exception."""
 TaskFunction = Callable[[], Awaitable[End]]
 
 LAST_SECONDS: Final = 5.0
-"""How long middleware may take after a task function that has returned although it was asked to end."""
+"""How many seconds middleware may take after its task function has returned, if the end of the attempt was
+requested."""
 
 
 class MiddlewareChain:
@@ -41,12 +42,12 @@ class MiddlewareChain:
         self._chain = attempt.task_type.around
         self._task = asyncio.current_task()
         self._inside: list[asyncio.Task[Any] | None] = []
-        """The asyncio tasks in which `call_next` runs: middleware may create one for it."""
+        """The asyncio tasks in which `call_next` runs. Middleware may create one for it."""
         self._is_left = asyncio.Event()
         self._is_over = False
         self._last_moment: asyncio.TimerHandle | None = None
         self.has_left_function = False
-        """Middleware returned while the task function ran, so the function was ended."""
+        """Whether middleware returned while the task function ran. The function was then ended."""
 
     async def run(self, function: TaskFunction) -> End:
         """Run the middleware and, inside it, the task function."""
@@ -74,7 +75,8 @@ class MiddlewareChain:
             self._is_over = True
 
     async def _end_function(self) -> None:
-        """End a task function for which middleware no longer waits, and wait for it, because it holds the slot."""
+        """If middleware returned before the task function, end the function, and wait until it has ended, because it
+        holds the slot."""
         if not self._inside:
             return
         self.has_left_function = True
@@ -139,8 +141,8 @@ class MiddlewareChain:
         return value
 
     def _limit_remaining_time(self) -> None:
-        """End middleware that was asked to end while it could not be cancelled. After a task function with a valid
-        result it gets a little more time."""
+        """End middleware that could not be cancelled when the end of the attempt was requested. If the task function
+        has a valid result, the middleware gets `LAST_SECONDS` more."""
         attempt = self._attempt
         if attempt.has_seen_stop or attempt.stop in (Stop.CANCEL, Stop.TIMEOUT, Stop.LEASE_LOST):
             raise asyncio.CancelledError
@@ -148,8 +150,8 @@ class MiddlewareChain:
             self._last_moment = asyncio.get_running_loop().call_later(LAST_SECONDS, self._task.cancel)
 
     async def _until_it_ends(self) -> End:
-        """Wait until the task function has ended: a thread cannot be ended, and a child process is ended by its
-        pool."""
+        """Run a task function in a thread or child process, and wait until it has ended, even if this asyncio task is
+        cancelled: a thread cannot be ended, and the pool ends a child process."""
         self._attempt.asyncio_task = None
         doing, cancelled = asyncio.ensure_future(self._begin()), None
         while not doing.done():
@@ -177,7 +179,7 @@ class ChildFunctionEnded(Exception):
 
 
 def _value_of(attempt: Attempt, outcome: Succeeded) -> Any:
-    """Convert a result to the return type of the task function, if it matches."""
+    """The result in the return type of the task function; as plain JSON if it does not match that type."""
     result = outcome.result or b"null"
     try:
         return attempt.task_type.signature.decode_result(result)
@@ -192,8 +194,8 @@ async def wrap_child(
     deadlines: Deadlines,
     judge: Callable[[Any, BaseException | None], Outcome],
 ) -> Outcome:
-    """Run middleware around a task function in a child process; only the function's outcome arrives here. The function
-    has its own deadline; the middleware before and after it gets the full timeout each."""
+    """Run middleware around a task function in a child process. This process gets only the outcome of the function. The
+    function has its own deadline; the middleware before it and after it gets the full timeout each."""
     ended: list[tuple[Outcome, Any, ChildFunctionEnded | None]] = []
 
     async def function() -> End:

@@ -1,4 +1,5 @@
-"""Builds the outcomes of attempts that did not succeed: from the error or the stop of a task function."""
+"""Builds the outcomes of attempts that did not succeed, from the error of the task function or the reason to stop
+it."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
 
 PROTECTED_SECONDS: Final = 60.0
-"""For how long a task that has yielded is protected from preemption."""
+"""For how many seconds a task that has yielded is protected from preemption."""
 
 
 def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of an attempt that ended because it was asked to."""
+    """The outcome of an attempt that ended because this was requested (`attempt.stop`)."""
     match attempt.stop:
         case Stop.TIMEOUT:
             error = ErrorRecord(
@@ -73,18 +74,19 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
 
 
 def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a task function that failed in a child process, which described the error."""
+    """The outcome of a task function that failed in a child process. `error` is the child's description of the
+    error."""
     return _failure(attempt, error, chance)
 
 
 def of_payload_record(error: ErrorRecord) -> Outcome:
-    """The outcome of a payload that a child process could not decode."""
+    """The outcome of an attempt whose payload a child process could not decode. `error` is the child's description."""
     return Failed(reason=Reason.ERROR, error=error)
 
 
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """The outcome of a payload that does not match the task function: it fails at once, because a retry would fail
-    too."""
+    """The outcome of an attempt whose payload does not match the task function. The task fails at once, because a retry
+    would fail, too."""
     attempt.is_own_fault = True
     return of_payload_record(describe(error, attempt.claim.attempts, node_id))
 
@@ -110,8 +112,8 @@ def _clamped(pause_seconds: float) -> int:
 
 
 def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> tuple[float, ErrorRecord]:
-    """The policy's delay before a retry. If the user's `wait` function raises, that is recorded and a default is
-    used."""
+    """The delay before the next attempt, by the retry policy, and the error. If the user's `wait` function raises, the
+    delay is the policy's cap, and the error says so."""
     try:
         return attempt.retry.delay(attempt.claim.attempts, chance), error
     except Exception as wrong:  # noqa: BLE001
@@ -124,7 +126,8 @@ def _pause(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) ->
 
 
 def find_control(error: BaseException) -> Control | None:
-    """The control exception that was raised, even as the cause of another exception or inside a group."""
+    """The control exception (Snooze, Cancel, …) that was raised, even if it is the cause of another exception or in a
+    group. None if there is none."""
     return next(_controls(error), None)
 
 
@@ -141,7 +144,7 @@ def _controls(error: BaseException | None, seen: set[int] | None = None) -> Iter
 
 
 def _of_function(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the task function on, without the frames of the engine."""
+    """The traceback without the frames of the engine before the task function."""
     inner = trace
     while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _ENGINE:
         inner = inner.tb_next
@@ -149,7 +152,7 @@ def _of_function(trace: TracebackType | None) -> TracebackType | None:
 
 
 def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRecord:
-    """The error as a record for people."""
+    """The error as a record, with its message and traceback shortened."""
     text = "".join(traceback.format_exception(type(error), error, _of_function(error.__traceback__)))
     try:
         message = str(error)
@@ -165,7 +168,7 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
 
 
 def handed_back(claim: Claim) -> FencedOutcome:
-    """The outcome of a task that the node hands back, whatever its function did."""
+    """The outcome of a claim that the node hands back without running it to an end."""
     return FencedOutcome(
         id=claim.id,
         claim_no=claim.claim_no,

@@ -1,6 +1,6 @@
 """The runner: runs one attempt, from its claim to its outcome.
 
-Every claim that is passed to `run` leads to exactly one outcome. Its slot is released only when the task function has
+Every attempt that is passed to `run` leads to exactly one outcome. Its slot is released only when the task function has
 really ended.
 """
 
@@ -45,7 +45,8 @@ _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
-    """Finish this coroutine even if the asyncio task is cancelled: a late cancellation must not prevent the outcome."""
+    """Finish this coroutine even if the asyncio task is cancelled, so that a late cancellation cannot prevent the
+    outcome."""
     doing = asyncio.ensure_future(work)
     while not doing.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -54,15 +55,16 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def _runs_in(task_type: AnyTask, requested: RunsIn) -> RunsIn:
-    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. A producer
-    without the function cannot tell the first two apart, but it knows a child process, which the claim has counted."""
+    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Of `said`, the
+    producer's answer, only "process" is used: a producer that does not have the function cannot know whether it is a
+    coroutine."""
     if requested == "process":
         return requested
     return "loop" if task_type.is_coroutine else "thread"
 
 
 class Runner:
-    """Runs attempts, and knows which ones are running."""
+    """Runs attempts, and holds those that are running."""
 
     def __init__(
         self,
@@ -109,11 +111,11 @@ class Runner:
         """Set while no attempt runs."""
         self.is_idle.set()
         self.admitted = 0
-        """How many attempts have been admitted since the node exists."""
+        """How many attempts have been admitted since the node was made."""
         self.node_id = ""
 
     def admit(self, claims: list[Claim]) -> list[Attempt]:
-        """Take a slot for each claim."""
+        """Make an attempt of each claim, and take a slot and the capacity for it."""
         if self._hooks.feed.subscribers:
             self._hooks.feed.started(claims, self.node_id)
         attempts = [self._prepare(claim) for claim in claims]
@@ -129,7 +131,7 @@ class Runner:
         return attempts
 
     async def run(self, attempt: Attempt) -> None:
-        """Run a claim to its outcome."""
+        """Run an attempt to its outcome, and pass the outcome to the completer."""
         claim = attempt.claim
         outcome: Outcome | None
         try:
@@ -152,24 +154,25 @@ class Runner:
         self._signals.capacity_freed()
 
     def announce_stop(self) -> None:
-        """Note that the node was told to stop. Safe from any thread and from a signal handler."""
+        """Note that the node is going to stop. Safe from any thread and from a signal handler."""
         self._child_attempts.is_stopping = True
 
     def stop_all(self, why: Stop) -> None:
-        """Ask every running attempt to end, except uninterruptible ones that have started, if the node stops."""
+        """Request the end of every running attempt. If the node stops, uninterruptible attempts that have started go
+        on."""
         for attempt in list(self.running.values()):
             if why is not Stop.SHUTDOWN or not attempt.is_uninterruptible:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:
-        """Ask attempts to end whose task functions have not started: they wait for capacity, for a child process or for
-        the event loop."""
+        """Request the end of all attempts whose task functions have not started: they wait for capacity, for a child
+        process or for the event loop."""
         for attempt in list(self.running.values()):
             if not attempt.has_begun:
                 attempt.ask_to_stop(why)
 
     def stop_one(self, task_id: int, why: Stop) -> None:
-        """Ask one running attempt to end."""
+        """Request the end of one attempt, if it runs."""
         attempt = self.running.get(task_id)
         if attempt is not None:
             attempt.ask_to_stop(why)
@@ -335,8 +338,8 @@ class Runner:
 
     @staticmethod
     def _is_stop_the_outcome(attempt: Attempt, error: BaseException | None) -> bool:
-        """Whether the reason to stop is the outcome. If the task function ended because the node stops or preempts it,
-        its return value is not a result."""
+        """Whether the request to end is the outcome, and not what the task function returned or raised. If the function
+        returned without knowing of a stop of the node or a preemption, its value is the result."""
         return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
 
     # ------------------------------------------------------------ after the task function
@@ -347,7 +350,7 @@ class Runner:
         self._log(attempt, outcome)
 
     def _log(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Log a failed attempt."""
+        """Log an outcome that is an error."""
         match outcome:
             case Retrying(error=error, delay=delay):
                 then = f"runs again in {delay / 1_000_000:.3g} s"
@@ -371,8 +374,8 @@ class Runner:
         )
 
     async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-        """Commit the writes of the task function with its success, or roll them back. None if the outcome is
-        applied."""
+        """Commit the writes of the task function together with its success, or roll them back. Returns the outcome that
+        the completer must write; None if it was committed."""
         transaction = attempt.transaction
         assert transaction is not None
         if transaction.opened is None or not isinstance(outcome, Succeeded):

@@ -1,9 +1,9 @@
 """Slots: asyncio tasks that run one attempt after another.
 
-To create an asyncio task costs more than all else that a short task function needs, so slots are reused. A slot is
-reused only if the last attempt left it clean: one that was cancelled, whose context variables changed, or to whose
-asyncio task a reference remains, is replaced. So a task function always starts as if it were alone. A slot that finds
-more attempts waiting starts other slots first, so that task functions that await run concurrently.
+Creating an asyncio task costs more than everything else that a short task function needs, so slots are reused. A slot
+is replaced instead if its last attempt was cancelled, changed context variables, or left a reference to its asyncio
+task. So a task function always starts as if it were alone. A slot that finds more attempts waiting starts other slots
+first, so that task functions that await run concurrently.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.runner import Runner
 
 STARTING: Final = 2
-"""How many slots are started at once; each of them starts as many again, so that their number doubles."""
+"""How many slots are started at once. Each of them starts as many again, so that their number doubles."""
 
 BURST_SECONDS: Final = 0.005
-"""How long task functions that never await may block the event loop before other asyncio tasks run."""
+"""After how many seconds of task functions that never await a slot lets other asyncio tasks run."""
 
 
 class Slots:
-    """Runs every submitted attempt, in order, without a limit of its own: admission has limited them."""
+    """Runs every submitted attempt, in order. Has no limit of its own: admission has limited the attempts."""
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner = runner
@@ -80,7 +80,7 @@ class Slots:
                 await waiter
 
     async def _work_off(self, pristine: object) -> bool:
-        """Run the waiting attempts. False if an attempt left this slot unfit for another."""
+        """Run the waiting attempts. False if the last one made this slot unfit for reuse."""
         task = asyncio.current_task()
         assert task is not None
         began = self._monotonic()

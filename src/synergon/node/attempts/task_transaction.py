@@ -13,7 +13,7 @@ from synergon.stores.base import TaskTransaction
 
 
 class NodeTaskTransaction(OpenTransaction):
-    """Opened at the first `with`, ended by the runner when the task function has ended."""
+    """Opened at the first `with` or `async with`. The runner ends it when the task function has ended."""
 
     def __init__(self, node: Services) -> None:
         self._node = node
@@ -28,7 +28,7 @@ class NodeTaskTransaction(OpenTransaction):
         return self.opened.blocking_connection
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to do: the runner commits or rolls back after the task function."""
+        """Does nothing: the runner commits or rolls back after the task function."""
 
     async def __aenter__(self) -> Any:
         async with self._opening:  # two concurrent calls in one task function would block each other
@@ -37,7 +37,7 @@ class NodeTaskTransaction(OpenTransaction):
         return self.opened.connection
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to do: the runner commits or rolls back after the task function."""
+        """Does nothing: the runner commits or rolls back after the task function."""
 
     async def finish(self, fenced: FencedOutcome) -> Verdict:
         """Commit the writes together with the outcome."""
@@ -45,6 +45,6 @@ class NodeTaskTransaction(OpenTransaction):
         return await self.opened.finish(fenced)
 
     async def rollback(self) -> None:
-        """Undo the writes of the task function."""
+        """Undo the writes of the task function, if the transaction was opened."""
         if self.opened is not None:
             await self.opened.rollback()

@@ -1,1 +1,1 @@
-"""User functions that are not task functions: hooks, subscribers, idle hooks."""
+"""Calls user functions that are not task functions: hooks, subscribers, idle hooks."""

@@ -19,7 +19,7 @@ from synergon.node.callbacks.daemon_threads import as_exception, run_in_daemon_t
 Value = TypeVar("Value")
 
 STOP_SECONDS: Final = 1.0
-"""How long a callback may take to end after it was cancelled."""
+"""How many seconds a callback may take to end after it was cancelled."""
 
 
 class Callbacks:
@@ -31,10 +31,10 @@ class Callbacks:
         self._threads: Counter[str] = Counter()
         self._one_ended = asyncio.Event()
         self.was_abandoned = False
-        """A coroutine goes on although it was cancelled: closing the event loop would wait for it for ever."""
+        """Whether a coroutine goes on although it was cancelled. Closing the event loop would wait for it for ever."""
 
     def start(self, name: str, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
-        """Run a coroutine in an asyncio task of its own, so that the caller can stop waiting for it."""
+        """Run a coroutine in an asyncio task of its own, so that the caller need not wait for it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = name
         task.add_done_callback(self._task_ended)
@@ -43,8 +43,9 @@ class Callbacks:
     async def call(
         self, name: str, function: Callable[[], Any], *, on_thread_end: Callable[[], None] = lambda: None
     ) -> Any:
-        """Call the function and return its value. A coroutine function runs on the loop, any other on a thread of its
-        own; an awaitable that it returns is awaited. `on_thread_end` is called when the thread has really ended."""
+        """Call the function and return its value. A coroutine function runs on the event loop, any other function on a
+        thread of its own. If that returns an awaitable, it is awaited. `on_thread_end` is called when the thread has
+        really ended."""
         if inspect.iscoroutinefunction(function):
             return await awaited(function())
 
@@ -58,7 +59,7 @@ class Callbacks:
         return await awaited(value) if inspect.isawaitable(value) else value
 
     def limited(self, name: str, seconds: float) -> TimeLimit:
-        """Context manager that cancels its block in the current task after `seconds`."""
+        """A context manager that cancels its block in the current asyncio task after `seconds`."""
         return TimeLimit(name, seconds, self._logger)
 
     def thread_started(self, name: str) -> None:
@@ -66,14 +67,14 @@ class Callbacks:
         self._threads[name] += 1
 
     def thread_ended(self, name: str) -> None:
-        """Remove a thread from the count; must be called on the loop."""
+        """Remove a thread from the count. Must be called on the event loop."""
         self._threads[name] -= 1
         if not self._threads[name]:
             del self._threads[name]
         self._one_ended.set()
 
     async def wait_ended(self) -> None:
-        """Cancel all callbacks; return when all have ended, or after STOP_SECONDS."""
+        """Cancel all callbacks. Returns when all have ended, or after STOP_SECONDS."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -130,8 +131,8 @@ class TimeLimit:
 
 
 async def awaited(value: Awaitable[Value]) -> Value:
-    """Await a user's awaitable. SystemExit and the like, or a CancelledError that it raises by itself, become ordinary
-    errors: they must end neither the event loop nor the task that awaits."""
+    """Await a user's awaitable. SystemExit and similar exceptions, and a CancelledError that the awaitable raises by
+    itself, become ordinary errors, so that they end neither the event loop nor the awaiting asyncio task."""
     try:
         return await value
     except (Exception, GeneratorExit):

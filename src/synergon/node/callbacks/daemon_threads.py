@@ -1,4 +1,4 @@
-"""Daemon threads for callbacks: a callback that hangs blocks neither task functions nor the exit of the process."""
+"""Daemon threads for callbacks. A callback that hangs blocks neither task functions nor the exit of the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 async def run_in_daemon_thread(function: Callable[[], Any], name: str, on_end: Callable[[], None]) -> Any:
     """Run `function` on a new thread, in a copy of the caller's context, and return its value. `on_end` is called on
-    the loop when the thread has really ended, even if the caller has stopped waiting."""
+    the event loop when the thread has really ended, even if the caller no longer waits."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
     context = copy_context()
@@ -40,7 +40,8 @@ async def run_in_daemon_thread(function: Callable[[], Any], name: str, on_end: C
 
 
 def as_exception(raised: BaseException) -> Exception:
-    """The error itself, or a RuntimeError around SystemExit and the like, which must not end the event loop."""
+    """The error itself; for SystemExit and similar exceptions, which would end the event loop, a RuntimeError with this
+    cause."""
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
         return raised
     wrapper = RuntimeError(f"it raised {raised!r}")

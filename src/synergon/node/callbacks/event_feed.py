@@ -1,8 +1,8 @@
 """EventFeed: delivers events of the tasks on this node to subscribers.
 
 An event is delivered after the store has the change, at most once, and to each subscriber in order. A subscriber delays
-nothing else: each has its own bounded queue, and events beyond it are dropped and counted. Errors of subscribers are
-logged, and a subscriber that does not end is abandoned like every callback.
+nothing else: each has its own bounded queue. If the queue is full, events are dropped and counted. Errors of
+subscribers are logged. A subscriber that does not end is abandoned like every callback.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from synergon.node.callbacks.callbacks import Callbacks, awaited
 from synergon.options.function_names import name_of
 
 CALL_SECONDS: Final = 30.0
-"""How long one call of a subscriber may take."""
+"""How many seconds one call of a subscriber may take."""
 STOP_SECONDS: Final = 5.0
-"""How long subscribers may take when the node stops."""
+"""How many seconds subscribers may take when the node stops."""
 MAX_EVENTS: Final = 10_000
 """How many events may be queued for one subscriber."""
 
@@ -39,7 +39,7 @@ Subscriber = Callable[[Event], Any]
 
 
 class EventFeed:
-    """Creates events from the changes that the node makes, for nodes with subscribers."""
+    """Makes events from what the node does with tasks, and queues them for the subscribers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EventFeed:
         self._callbacks = callbacks
         self._deliveries: dict[int, Delivery] = {}
         self.open: dict[tuple[int, int], tuple[Claim, str]] = {}
-        """Running attempts, each with the id of its node, until their outcome is published."""
+        """The claims of running attempts, each with the id of its node, until their outcome is published."""
 
     def started(self, claims: Iterable[Claim], node_id: str) -> None:
         """Publish that these tasks were started."""
@@ -63,7 +63,7 @@ class EventFeed:
             self._publish(self._of_claim("started", claim, node_id, State.RUNNING))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Publish an outcome that the store has accepted; a stale outcome is not published."""
+        """Publish an outcome that the store has accepted. A stale outcome is not published."""
         claim, node_id = self.open.pop((fenced.id, fenced.claim_no), (None, ""))
         if claim is None or verdict.state is None:
             return
@@ -71,7 +71,7 @@ class EventFeed:
         self._publish(self._of_claim(_name(outcome, state), claim, node_id, state, _reason(outcome, state)))
 
     def reaped(self, tasks: Iterable[Reaped]) -> None:
-        """Publish that these tasks were taken back from a dead node."""
+        """Publish that these tasks were taken from a dead node."""
         for task in tasks:
             self._publish(
                 Event(
@@ -103,7 +103,8 @@ class EventFeed:
                 )
 
     async def wait_ended(self) -> None:
-        """Return when all events are delivered, or after STOP_SECONDS; the others are dropped."""
+        """Return when all events are delivered, or after STOP_SECONDS. Events that are not delivered then are
+        dropped."""
         deliveries = list(self._deliveries.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -135,7 +136,7 @@ class EventFeed:
 
 
 def _name(outcome: Outcome | None, state: State) -> EventName:
-    """The name of the event: the final state of the task, or how an attempt ended that was not the last."""
+    """The name of the event: the final state of the task; if it is not final, how the attempt ended."""
     if state.is_final:
         return state.value  # type: ignore[return-value]  # a final state is a name
     match outcome:
@@ -160,8 +161,8 @@ def _reason(outcome: Outcome | None, state: State) -> Reason | None:
 
 
 class Delivery:
-    """The queue of one subscriber. A coroutine function is awaited on the loop, any other is called on a thread of its
-    own, and an awaitable that it returns is awaited; one event at a time, which keeps their order."""
+    """The queue of one subscriber. Events are delivered one at a time, which keeps their order. A coroutine function is
+    awaited on the event loop; any other function is called on a thread, and an awaitable that it returns is awaited."""
 
     def __init__(
         self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger], callbacks: Callbacks
@@ -180,7 +181,7 @@ class Delivery:
         self._is_coroutine = inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(called)
 
     def add(self, event: Event) -> None:
-        """Queue an event; it is dropped if the queue is full."""
+        """Queue an event. Drops it if the queue is full."""
         with self._lock:
             if len(self._events) >= MAX_EVENTS:
                 self._drop()
@@ -246,7 +247,7 @@ class Delivery:
             return
 
     def _call(self, event: Event) -> None:
-        """Call the subscriber on this thread; an awaitable that it returns is awaited on the loop."""
+        """Call the subscriber on this thread. If it returns an awaitable, await that on the event loop."""
         value = self._subscriber(event)
         if inspect.isawaitable(value):
             with contextlib.suppress(concurrent.futures.CancelledError):  # the node stops

@@ -1,7 +1,8 @@
 """Lifecycle hooks: user functions that are called when an attempt starts and when its task has ended.
 
-A hook is called at most once, on the node that ran the task, after the store has the outcome. Hooks delay and change
-nothing: errors are logged, and a hook that does not end is abandoned like every callback.
+A hook is called at most once, on the node that ran the task. Hooks for the end are called after the store has the
+outcome. Hooks delay and change nothing: errors are logged, and a hook that does not end is abandoned like every
+callback.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from synergon.node.callbacks.event_feed import EventFeed, Subscriber
 from synergon.options.function_names import name_of
 
 CALL_SECONDS: Final = 30.0
-"""How long one call of a hook may take."""
+"""How many seconds one call of a hook may take."""
 STOP_SECONDS: Final = 5.0
-"""How long hooks may take when the node stops."""
+"""How many seconds hooks may take when the node stops."""
 THREADS: Final = 16
 
 
@@ -56,11 +57,11 @@ class HookTask(Record, frozen=True, kw_only=True):
     kind: str
     attempt: int
     arguments: dict[str, Any]
-    """As they were passed to the task function."""
+    """The arguments of the task function, by name."""
 
 
 class Hooks:
-    """Calls the hooks of kinds and their providers; kinds without hooks cost nothing."""
+    """Calls the hooks of kinds and their providers. Kinds without hooks cost nothing."""
 
     def __init__(
         self,
@@ -74,18 +75,19 @@ class Hooks:
         self._callbacks = callbacks
         self.feed = EventFeed(subscribers, clock, logger, callbacks)
         self.open: dict[tuple[int, int], tuple[Attempt, str]] = {}
-        """Running attempts whose kind has hooks, and the node's id when they started."""
+        """Running attempts whose kind has hooks, each with the id of its node."""
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt, node_id: str) -> None:
-        """Call `on_start`: the task function of a kind with hooks is about to run."""
+        """Call the hook `on_start`, before the task function of a kind with hooks runs."""
         attempt.started_at = self._clock.monotonic()
         self.open[attempt.claim.id, attempt.claim.claim_no] = (attempt, node_id)
         self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Call the hooks for an outcome that the store has accepted; a stale outcome calls none."""
+        """Call the hooks for an outcome that ended the task. A stale outcome, and one after which the task runs again,
+        calls none."""
         if self.feed.open:
             self.feed.finished(fenced, verdict)
         attempt, node_id = self.open.pop((fenced.id, fenced.claim_no), (None, ""))
@@ -102,7 +104,7 @@ class Hooks:
         self._call(attempt, "on_complete", lambda: (seconds,))
 
     def expired(self, ids: list[int], fetch: Fetch) -> None:
-        """Read these expired tasks from the store and publish their events."""
+        """Read these expired tasks from the store, and publish their events. Does nothing without subscribers."""
         if self.feed.subscribers:
             self._start("the events of expired tasks", self._publish_expired(ids, fetch))
 
@@ -111,14 +113,14 @@ class Hooks:
             self.feed.expired(await fetch(ids))
 
     async def wait_ended(self) -> None:
-        """Return when no hook is running and all events are delivered, or when their time is over."""
+        """Return when no hook runs and all events are delivered, or when their STOP_SECONDS are over."""
         if self._calls:
             await asyncio.wait(self._calls, timeout=STOP_SECONDS)
         await self.feed.wait_ended()
 
     def _call(self, attempt: Attempt, name: str, make_arguments: MakeArguments) -> None:
         """Call the hooks of this name. The arguments are made inside the guarded call, because decoding a result that
-        does not fit its annotation raises."""
+        does not match its annotation raises."""
         for hook_name, hook in attempt.task_type.hooks:
             if hook_name == name:
                 label = f"the hook {name} of {attempt.claim.kind} ({name_of(hook)})"
@@ -156,7 +158,8 @@ class Hooks:
 
 
 def _error(outcome: Outcome, attempt: Attempt, node_id: str) -> ErrorRecord:
-    """Why the task has failed: its own error, the last of its crashes, or that it is a command and was given back."""
+    """Why the task has failed: the error of its outcome; for a command that was handed back, that it is never run
+    twice."""
     if isinstance(outcome, Failed | Retrying | Crashed):
         return outcome.error
     return replace(given_back(node_id), attempt=attempt.claim.attempts)

@@ -1,7 +1,7 @@
 """IdleHooks: calls user functions that may enqueue work when the node has none.
 
-At most one idle hook runs at a time, and none while the node is cordoned or stopping; the scheduler never waits for
-one. Errors are logged. A hook that does not end keeps the other idle hooks from being called, and blocks nothing else.
+At most one idle hook runs at a time, and none is called while the node is cordoned or stopping. The scheduler never
+waits for one. Errors are logged. While an idle hook does not end, no other is called; it blocks nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from synergon.options.idle_hook import IdleHook
 
 
 class IdleCall:
-    """One call of an idle hook. A coroutine can be cancelled; a thread cannot, but its calls to the engine fail."""
+    """One call of an idle hook. A coroutine can be cancelled. A thread cannot, but its calls of the engine raise after
+    `stop`."""
 
     def __init__(self, hook: IdleHook, callbacks: Callbacks) -> None:
         self._hook = hook
@@ -30,7 +31,7 @@ class IdleCall:
         self.task = callbacks.start(self._name, self._run(callbacks))
 
     def stop(self, why: str) -> None:
-        """Have further calls to the engine fail, and cancel the hook if it is a coroutine."""
+        """Make further calls of the engine by the hook raise, and cancel the hook if it is a coroutine."""
         self._guard.why_not = f"{self._name} cannot use the engine any more: {why}"
         if not self._is_in_thread:
             self.task.cancel()
@@ -57,28 +58,30 @@ class IdleHooks:
         admission: Admission,
     ) -> None:
         self.hooks = tuple(hooks)
-        """None, if the engine had none when the node was made; then the node never looks whether it is idle."""
+        """The idle hooks that the engine had when the node was made. If there are none, the node never checks whether
+        it is idle."""
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
         self._scheduler = scheduler
         self._admission = admission
         self._due = [0.0] * len(self.hooks)
-        """When each hook may be called again, by the monotonic clock."""
+        """From which moment of the monotonic clock each hook may be called again."""
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
 
     def _is_idle(self, kind: str | None) -> bool:
-        """Whether the node has free capacity and nothing to run; of this kind, if one is given."""
+        """Whether the node has free capacity and nothing to run. With a kind: free capacity for it, and nothing of it
+        to run."""
         return self._scheduler.is_idle(kind) and self._admission.has_any_capacity(kind)
 
     def check_soon(self) -> None:
-        """Check again whether the node is idle."""
+        """Wake this duty, so that it checks whether the node is idle."""
         self._event.set()
 
     async def step(self) -> None:
-        """Call the hook that has been due longest, or wait until one may be due."""
+        """Call the hook that has been due longest. If no hook may be called, wait until one may."""
         self._event.clear()
         now = self._clock.monotonic()
         callable_now = [number for number in self._numbers_due(now) if self._may_call(self.hooks[number])]
@@ -116,7 +119,8 @@ class IdleHooks:
             return
 
     async def _call_hook(self, hook: IdleHook) -> None:
-        """Call a hook in an asyncio task of its own, so that this duty can be stopped whatever the hook does."""
+        """Call a hook in an asyncio task of its own, so that this duty can be stopped whatever the hook does. Stops the
+        hook after its timeout."""
         call = self._call = IdleCall(hook, self._callbacks)
         _, late = await asyncio.wait([call.task], timeout=hook.timeout)
         if late:

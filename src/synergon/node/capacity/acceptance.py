@@ -1,8 +1,8 @@
-"""Kinds with `can_accept`: the node reads candidates, asks the function about each, and claims the accepted ones by id.
-It leaves rejected tasks to other nodes.
+"""Kinds with `can_accept`: the node reads candidates, calls the function for each, and claims the accepted ones by id.
+Rejected tasks are left to other nodes.
 
-The scheduler never waits for this: a kind that must be asked about leaves its set of dirty kinds, and returns when a
-task was accepted. Other kinds have no cost from it.
+The scheduler never waits for `can_accept`: while candidates of a kind are being asked about, the kind is not dirty; it
+becomes dirty again when a task was accepted. Kinds without `can_accept` are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NONE: Final[Mapping[str, AcceptancePoll]] = {}
 
 
 class Acceptance:
-    """Filters the scheduler's claims of kinds with `can_accept`."""
+    """Reduces claim requests to accepted tasks, for kinds with `can_accept`."""
 
     def __init__(self, inquiries: Mapping[str, AcceptancePoll] = NONE) -> None:
         self._polls = inquiries
@@ -34,11 +34,11 @@ class Acceptance:
         self.is_needed = bool(inquiries)
         """Whether any kind of this node has `can_accept`."""
         self._offered: dict[str, tuple[int, ...]] = {}
-        """The accepted tasks of each kind when the last request was made."""
+        """For each kind with `can_accept`, the tasks that were accepted when the last claim request was made."""
 
     @property
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """The step function of each poll, by name, which a duty calls repeatedly."""
+        """The step function of each poll, by name. A duty calls it repeatedly."""
         return {f"acceptance of {kind}": poll.step for kind, poll in self._polls.items()}
 
     def note_new_candidates(self, kinds: Collection[str]) -> None:
@@ -48,11 +48,12 @@ class Acceptance:
                 poll.note_new_candidates()
 
     def begin(self, kinds: Collection[str]) -> set[str]:
-        """The kinds of this list that must be asked about before they can be claimed. Their polls start now."""
+        """Those of the kinds for which `can_accept` must be called before they can be claimed. Their polls start
+        now."""
         return {kind for kind, poll in self._polls.items() if kind in kinds and poll.begin()}
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:
-        """The request, reduced to the accepted tasks."""
+        """The request, where kinds with `can_accept` are reduced to the accepted tasks."""
         self._offered = {kind: poll.offers() for kind, poll in self._polls.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 
@@ -68,8 +69,8 @@ class Acceptance:
         return msgspec.structs.replace(kind_request, only=only)
 
     def claimed(self, request: ClaimRequest, claims: Claims, leftover: Collection[str]) -> set[str]:
-        """Record what the claim took. Returns the kinds for which another claim is worthwhile. Kinds in `leftover` may
-        have more ready tasks than there was capacity for."""
+        """Pass the result of the claim to the polls. Returns the kinds for which another claim is worthwhile. Kinds in
+        `leftover` may have more ready tasks than there was capacity for."""
         # A claim that makes a new reservation reads no later task; one that renews a reservation reads all.
         was_cut_short = claims.reserved is not None and claims.reserved.id != request.reserved_task
         return {
@@ -85,17 +86,17 @@ class Acceptance:
         }
 
     async def ask_now(self) -> None:
-        """Ask about as many candidates as there is capacity for. Returns when that is done."""
+        """Call `can_accept` for as many candidates as there is capacity for. Returns when that is done."""
         for poll in self._polls.values():
             poll.start_over()
             await poll.read_all()
 
     def is_rejected(self, kind: str, task_id: int) -> bool:
-        """Whether this node has rejected the task, and the answer still holds."""
+        """Whether this node has rejected the task, and the rejection has not expired."""
         return kind in self._polls and self._polls[kind].is_rejected(task_id)
 
     def rejected_for(self, kind: str, task_id: int) -> float | None:
-        """For how many more seconds this node rejects the task; None if it does not."""
+        """For how many more seconds this node rejects the task. None if it does not."""
         return self._polls[kind].rejected_for(task_id) if kind in self._polls else None
 
     def is_accepted(self, kind: str, task_id: int) -> bool:
@@ -103,7 +104,7 @@ class Acceptance:
         return kind not in self._polls or task_id in self._polls[kind].offers()
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop all polls."""
         for poll in self._polls.values():
             poll.close()
 

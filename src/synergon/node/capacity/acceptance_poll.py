@@ -1,9 +1,9 @@
 """The poll of one kind with `can_accept`: decides which of its ready tasks this node takes.
 
-Every candidate is read, however many before it were rejected, and none is asked about twice while its answer holds. One
-call of the function runs at a time. A call that raises, exceeds its timeout or returns an invalid answer counts as a
-rejection and is logged. Only this kind waits for it, for at most twice the timeout. While a late call has not ended,
-all candidates of the kind are rejected without being asked about.
+Every candidate is read, even behind many rejected ones. The function is not called again for a candidate while its
+answer holds. One call of the function runs at a time. A call that raises, exceeds its timeout or returns an invalid
+answer counts as a rejection and is logged. Only this kind waits for the call, for at most twice the timeout. While a
+late call has not ended, all candidates of the kind are rejected without a call.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from synergon.task import AnyTask
 PAGE: Final = 100
 """How many candidates are read at once."""
 LONGEST_PAGE: Final = 1000
-"""How many candidates are read at once where all of them were rejected before."""
+"""How many candidates are read at once at most, where all of them were known before."""
 FEW: Final = 10
-"""How many candidates are read first where new ones are possible but unlikely."""
+"""How many candidates are read at first where new ones are possible but unlikely."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer for a task, and until when it holds by the monotonic clock."""
+    """The answer of `can_accept` for a task, and until when it holds by the monotonic clock."""
 
     is_accepted: bool
     until: float
@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 class AcceptancePoll:
     """Reads the candidates of one kind when there may be new ones, and continues after those that it has read. The
-    scheduler starts it (`begin`) and reports which accepted tasks were claimed (`note_claim_result`)."""
+    scheduler starts the poll (`begin`), and reports which accepted tasks were claimed (`note_claim_result`)."""
 
     def __init__(
         self,
@@ -72,41 +72,41 @@ class AcceptancePoll:
         self._answers: dict[int, Answer] = {}
         """The answers by task, oldest first."""
         self._accepted: dict[int, float] = {}
-        """Accepted candidates that are to be claimed, and until when their answers hold."""
+        """Accepted candidates that no claim has note_claim_result, and until when their answers hold."""
         self._cursor = CandidateCursor(clock.monotonic())
         self._is_at_end = False
         self._may_have_new = True
         self._must_start_over = True
-        """All candidates must be read again, not only new ones."""
+        """Whether all candidates must be read again, not only new ones."""
         self._is_any_unfit = False
         self._has_passed_over = False
-        """After the last news, only positions were read where new candidates are likely."""
+        """Whether, after the last news, only positions were read where new candidates are likely."""
         self._has_logged = False
         self._wanted = asyncio.Event()
         self._late_call: asyncio.Task[Any] | None = None
         self._thread_is_gone = asyncio.Event()
         self._thread_is_gone.set()
         self._may_wait = False
-        """The poll has not yet waited for the late call."""
+        """Whether the poll may still wait for a late call. It waits only once."""
         self._expiry: asyncio.TimerHandle | None = None
 
     def _capacity(self) -> int:
-        """How many tasks of the kind can start now."""
+        """How many tasks of the kind can start now. 0 while the node may not claim."""
         return self._admission.free_count(self._task_type.kind) if self._admission.is_open else 0
 
     # ------------------------------------------------------------ calls of the scheduler
 
     def note_new_candidates(self) -> None:
-        """Note that there may be new candidates, anywhere in claim order."""
+        """Note that there may be new candidates, at any position in claim order."""
         self._may_have_new = True
 
     def start_over(self) -> None:
-        """Read all candidates again, at once."""
+        """Have the next pass read all candidates again, from the first one on."""
         self._may_have_new = self._must_start_over = True
 
     def begin(self) -> bool:
-        """Whether candidates must be read before there is anything to claim. If so, the poll starts now and reports its
-        end by `Signals.accepted`."""
+        """Start the poll if no accepted candidate is left and there is capacity. Returns whether the kind must not be
+        claimed yet. The poll signals its end by `Signals.accepted`."""
         if self.offers() or self._capacity() <= 0:
             return False
         if self._may_have_new or self._is_any_unfit or not self._is_at_end:
@@ -114,7 +114,8 @@ class AcceptancePoll:
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that no claim has note_claim_result yet."""
+        """The accepted candidates that no claim has note_claim_result yet. If an answer has expired, the next pass reads all
+        candidates again."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
@@ -124,10 +125,11 @@ class AcceptancePoll:
     def note_claim_result(
         self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool
     ) -> bool:
-        """Record that a claim was offered these tasks and has taken those. Returns whether another claim is worthwhile.
+        """Note that a claim was offered these tasks and has taken those. Returns whether another claim is worthwhile.
 
-        `was_enough` says that the claim had capacity for more than it took. Then the others run elsewhere or do not
-        fit, and must not block the tasks after them. If they are still ready, the next poll finds them again.
+        `was_enough` means that the claim had capacity for more than it took. Then the other tasks run elsewhere or do
+        not fit, and are dropped here, so that they do not block the tasks after them. If they are still ready, the next
+        poll finds them again.
         """
         for task_id in offered if was_enough else taken:
             self._accepted.pop(task_id, None)
@@ -135,11 +137,11 @@ class AcceptancePoll:
         return bool(self._accepted) or self._may_have_new or not self._is_at_end
 
     def is_rejected(self, task_id: int) -> bool:
-        """Whether this node has rejected the task, and the answer still holds."""
+        """Whether this node has rejected the task, and the rejection has not expired."""
         return self.rejected_for(task_id) is not None
 
     def rejected_for(self, task_id: int) -> float | None:
-        """For how many more seconds a rejection of the task holds; None if it is not rejected."""
+        """For how many more seconds a rejection of the task holds. None if it is not rejected."""
         verdict = self._answers.get(task_id)
         left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
         return left if left > 0 else None
@@ -147,7 +149,8 @@ class AcceptancePoll:
     # ------------------------------------------------------------ reading candidates
 
     async def step(self) -> None:
-        """Wait until the scheduler starts the poll, then ask about as many candidates as there is capacity for."""
+        """Wait until the scheduler starts the poll, then call `can_accept` for as many candidates as there is capacity
+        for."""
         await self._wanted.wait()
         self._wanted.clear()
         try:
@@ -160,7 +163,7 @@ class AcceptancePoll:
             self._signals.accepted(self._task_type.kind)
 
     async def read_all(self) -> None:
-        """Read until enough candidates are accepted, or none are left: new ones first, then those after the cursor."""
+        """Read new candidates, then those after the cursor, until enough are accepted or all are read."""
         began_at = self._clock.monotonic()
         self._has_logged = False
         self._forget_expired()
@@ -183,7 +186,8 @@ class AcceptancePoll:
         return len(self._accepted) < self._capacity()
 
     async def _read_new(self, now: float) -> None:
-        """Read from the first candidate if that is needed or cheap; otherwise only where new candidates are likely."""
+        """Prepare to read all candidates again, if that is needed or cheap. Otherwise read only where new candidates
+        are likely."""
         is_from_the_front = self._must_start_over or self._is_any_unfit or self._cursor.next_at() <= now
         self._may_have_new = self._must_start_over = self._is_any_unfit = self._is_at_end = False
         self._has_passed_over = not is_from_the_front
@@ -196,7 +200,8 @@ class AcceptancePoll:
                 return
 
     async def _fill(self, position: Position | None) -> bool:
-        """Read the candidates after a position and before rejected ones. Returns whether all of them were read."""
+        """Read the candidates after a position, up to the next rejected one, and judge them. Stops, and returns False,
+        when as many are accepted as the node has capacity for."""
         limit = FEW
         while self._wants_more:
             page = await self._store.read_candidates(
@@ -211,8 +216,8 @@ class AcceptancePoll:
         return False
 
     async def _poll_page(self, page: Sequence[TaskRecord]) -> bool:
-        """Accept candidates of the page, asking the function where there is no answer. Returns whether none had to be
-        asked about."""
+        """Accept candidates of the page. Calls the function for those without an answer. Returns whether all had an
+        answer."""
         now = self._clock.monotonic()
         unknown: list[TaskRecord] = []
         for record in page:
@@ -242,8 +247,8 @@ class AcceptancePoll:
             del self._answers[oldest[0]]
 
     def _set_timer(self, taken_seconds: float) -> None:
-        """Set a timer for the moment at which rejected candidates may be asked about again and skipped ones are read.
-        Answers of one pass end together, so that one pass renews them."""
+        """Set a timer for the moment at which the first rejections expire, or skipped candidates are to be read. It is
+        late by the duration of this pass, so that all answers of the pass have expired and one pass renews them."""
         self.close()
         rejections = (verdict.until for verdict in self._answers.values() if not verdict.is_accepted)
         times = [until + taken_seconds for until in islice(rejections, 1)]
@@ -258,7 +263,7 @@ class AcceptancePoll:
         self._signals.accepted(self._task_type.kind)
 
     def close(self) -> None:
-        """Stop waiting."""
+        """Cancel the timer."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -282,7 +287,8 @@ class AcceptancePoll:
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
-        """The answer of the function within its timeout; None while the previous call has not ended."""
+        """The answer of the function. Raises TimeoutError after its timeout. Empty, without a call, while the previous
+        call has not ended."""
         if not await self._is_free():
             return ()  # the late call was logged already
         self._may_wait = True
@@ -294,8 +300,8 @@ class AcceptancePoll:
         return call.result()
 
     async def _is_free(self) -> bool:
-        """Whether no call is running. The poll waits once for a late call, for another timeout, and not again: the call
-        may never end, and a drain must."""
+        """Whether no call is running. Waits for a late call once, for another timeout, and not longer: the call may
+        never end, but a drain of the node must."""
         if self._may_wait and self._is_called:
             self._may_wait = False
             with suppress(TimeoutError):
@@ -317,7 +323,7 @@ class AcceptancePoll:
         return await self._callbacks.call(self._known_as, decide, on_thread_end=self._thread_is_gone.set)
 
     def _log_failure(self, count: int) -> None:
-        """Log a failure, once for each pass through the candidates."""
+        """Log a failed call of `can_accept`, once for each pass through the candidates."""
         if self._has_logged:
             return
         self._has_logged = True

@@ -1,8 +1,8 @@
 """The cursor of a poll: how far the candidates of one kind were read, and where new ones may be.
 
-A few short queries find new candidates, however many rejected ones precede them. Candidates that return among those
-that were read (a retry, a due task, a resumed queue) are found by a pass from the first candidate; such passes take at
-most a tenth of the time.
+A few short queries find new candidates, even behind many rejected ones. Candidates that return among those that were
+read (a retry, a due task, a resumed queue) are found by a pass from the first candidate. Such passes take at most a
+tenth of the time.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ Position = tuple[int, int]
 """A priority and an id, in claim order: higher priorities first, then smaller ids."""
 
 SHORT_PASS: Final = 200
-"""How many candidates are always read from the first one on, because that costs nearly nothing."""
+"""Up to how many candidates each pass starts from the first one, because that costs nearly nothing."""
 MOST_LEVELS: Final = 10
-"""Up to this number of priorities, new candidates are searched for each; with more, all candidates are read."""
+"""Up to how many priorities new candidates are searched for in each. With more priorities, all candidates are read."""
 PASS_SHARE: Final = 0.1
-"""The share of time that a kind may spend on passes from the first candidate, unless one is required."""
+"""The share of time that a poll may spend on passes from the first candidate, unless such a pass is required."""
 
 
 class CandidateCursor:
-    """One pass through the candidates: how far it has come, and what it has read."""
+    """One pass through the candidates: how far it has come, and what was read."""
 
     def __init__(self, began_at: float) -> None:
         self.cursor: Position | None = None
-        """The position of the last candidate that was read."""
+        """The position of the last candidate in claim order that was read. None before the first."""
         self._began_at = began_at
         self._spent_seconds = 0.0
         self._seen = 0
         self._levels: dict[int, int] = {}
-        """The largest id that was read of each priority. A new task has a larger one."""
+        """For each priority, the largest id that was read. A new task has a larger one."""
 
     def note(self, records: Sequence[TaskRecord], spent_seconds: float = 0.0) -> None:
-        """Record that these consecutive candidates were read."""
+        """Note that these consecutive candidates were read, and how long that took."""
         self._seen += len(records)
         self._spent_seconds += spent_seconds
         for record in records:
@@ -47,7 +47,8 @@ class CandidateCursor:
                 self.cursor = last
 
     def gaps(self) -> list[Position | None]:
-        """Positions after which new candidates may be, up to the next one that was read; the cursor included."""
+        """Positions behind which new candidates may be, except the cursor: before all candidates (None), and after the
+        last one of each priority."""
         ends = sorted(self._levels.items(), reverse=True)
         return [None, *(end for end in ends if end != self.cursor)]
 

@@ -1,4 +1,4 @@
-"""Resources of the machine that tasks can use: processors, memory, GPUs; within the limits of the container."""
+"""The resources of the machine that tasks can use: processors, memory and GPUs, within the limits of the container."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import Final
 from synergon.model.requirements import UNIT
 
 ASK_SECONDS: Final = 5.0
-"""Timeout of nvidia-smi."""
+"""The timeout of nvidia-smi in seconds."""
 
 _NO_GPU: Final = ("", "none", "void", "nodevfiles")
 
 
 @cache
 def resources() -> Mapping[str, int]:
-    """The resources in the integer units of requirements. Cached: they do not change while a process runs."""
+    """The amount of each resource, in the integer units of requirements. Cached: the amounts do not change while a
+    process runs."""
     import psutil  # slow to import, and only nodes need it
 
     groups = list(control_groups(Path("/")))
@@ -31,7 +32,7 @@ def resources() -> Mapping[str, int]:
 
 
 def usable_processors() -> int:
-    """Number of processors that this process may run on."""
+    """The number of processors that this process may run on."""
     if hasattr(os, "process_cpu_count"):
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -43,7 +44,7 @@ def usable_processors() -> int:
 
 
 def control_groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's control groups and all their parents; each may set limits."""
+    """The folders of this process's control groups and of all their parents. Each may set limits."""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, names, path = line.split(":", 2)
@@ -63,7 +64,7 @@ def memory_limits(groups: list[Path]) -> Iterator[int]:
 
 
 def processor_limits(groups: list[Path]) -> Iterator[float]:
-    """CPU limits in processors: quota divided by period."""
+    """CPU limits as numbers of processors: quota divided by period."""
     for group in groups:
         quota, _, period = _text(group / "cpu.max").partition(" ")
         if not quota:
@@ -83,7 +84,7 @@ def _text(path: Path) -> str:
 
 
 def gpus(environment: Mapping[str, str], root: Path) -> int:
-    """Number of GPUs that this process may use: from the usual environment variables, or else from the driver."""
+    """The number of GPUs that this process may use: from the usual environment variables, otherwise from the driver."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return _count_listed(visible)
@@ -94,7 +95,7 @@ def gpus(environment: Mapping[str, str], root: Path) -> int:
 
 
 def _count_listed(text: str) -> int:
-    """Number of devices in a list; as for the driver, the list ends at the first invalid name."""
+    """The number of devices in a list. As for the driver, the list ends at the first invalid name."""
     if text.strip().lower() in _NO_GPU:
         return 0
     names: list[str] = []

@@ -1,9 +1,9 @@
 """Preemption: running tasks that may be preempted yield to urgent tasks, the cheapest first.
 
-No task is asked to yield before the urgent task is claimed, and no more are asked than it needs. The urgent task starts
-as soon as enough of them have ended. A task that yields is handed back without a charge, keeps its position, and is
-protected from preemption for a while. If tasks do not yield in time, the urgent task is handed back, no other task is
-asked instead, and this node preempts nothing for that kind for a while, so that other nodes can run it.
+No task is asked to yield before the urgent task is claimed, and only as many are asked as it needs. The urgent task
+starts as soon as enough of them have ended. A task that yields is handed back without a charge, keeps its position, and
+is protected from preemption for a while. If tasks do not yield in time, the urgent task is handed back, no other tasks
+are asked instead, and this node preempts nothing for the kind for a while, so that other nodes can run the task.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from synergon.node.signals import Signals
 from synergon.task import AnyTask
 
 YIELD_SECONDS: Final = 5.0
-"""How long a task that was asked to yield may take to end."""
+"""How many seconds a task that was asked to yield may take to end."""
 PAUSE_SECONDS: Final = 30.0
-"""For how long nothing is preempted for a kind after running tasks did not yield to it."""
+"""For how many seconds nothing is preempted for a kind after running tasks did not yield to it."""
 
 
 class Preemption:
-    """Knows which tasks would yield, and which urgent tasks wait for that."""
+    """Chooses the running tasks that yield, and starts the urgent tasks that wait for them."""
 
     def __init__(
         self,
@@ -48,30 +48,31 @@ class Preemption:
         self._logger = logger
         self._waiting: list[Attempt] = []
         self._served: set[Attempt] = set()
-        """The waiting tasks for which there was enough capacity, or enough tasks were asked to yield."""
+        """The waiting urgent tasks for which there was enough capacity, or enough tasks were asked to yield."""
         self._yielding: dict[Attempt, float] = {}
-        """The attempts that were asked to yield, and until when they should have ended."""
+        """The attempts that were asked to yield, and by when they should have ended."""
         self._backoffs: dict[str, float] = {}
         self._returning: set[int] = set()
-        """Tasks that have yielded, until the store has made them ready again."""
+        """The tasks that have yielded and that the store has not made ready again yet."""
 
     # ------------------------------------------------------------ capacity for urgent tasks
 
     def yielding(self, kind: str) -> Counter[str]:
-        """What running tasks would yield to a task of this kind: slots, child processes, resources."""
+        """What running tasks would yield to a task of this kind: slots, child processes, resources. Empty during a
+        back-off of the kind."""
         return Counter() if self.backoff_for(kind) else self.offered
 
     @property
     def offered(self) -> Counter[str]:
-        """What running tasks would yield to kinds whose preemption is not backed off."""
+        """What running tasks would yield to an urgent kind without a back-off."""
         return _sum(self._victims())
 
     def backoff_for(self, kind: str) -> float:
-        """For how many more seconds no task is asked to yield to this kind; 0 without a back-off."""
+        """For how many more seconds no task is asked to yield to this kind. 0 without a back-off."""
         return max(self._backoffs.get(kind, 0.0) - self._clock.monotonic(), 0.0)
 
     def _victims(self) -> list[Attempt]:
-        """The attempts that would yield, the cheapest first: those that began last lose the least work."""
+        """The attempts that would yield, the cheapest first: those that started last lose the least work."""
         now = self._clock.monotonic()
         return [
             attempt
@@ -82,7 +83,8 @@ class Preemption:
     # ------------------------------------------------------------ after a claim
 
     def admit(self, attempts: Iterable[Attempt]) -> None:
-        """Take capacity for these attempts. Where others have to yield first, promise it and ask them to yield."""
+        """Take capacity for these attempts. For urgent ones that do not fit, promise the capacity, and ask other
+        attempts to yield."""
         is_any_waiting = False
         for attempt in attempts:
             if attempt.task_type.policy.urgent and not self._fits(attempt):
@@ -109,8 +111,8 @@ class Preemption:
         return free
 
     def _ask_for_waiting(self) -> None:
-        """Ask attempts to yield to those that wait. Attempts that would have yielded when the claim was sent may have
-        ended since; if there is not enough for all, the waiting tasks are served in the order of their claims."""
+        """Ask attempts to yield to the waiting urgent tasks. Some that would have yielded when the claim was sent may
+        have ended since. If there is not enough for all, the waiting tasks are served in the order of their claims."""
         now = self._clock.monotonic()
         self._yielding = {attempt: until for attempt, until in self._yielding.items() if until > now}
         victims, served = self._victims(), list[Attempt]()
@@ -121,7 +123,8 @@ class Preemption:
         self._ask(chosen_victims(victims, self._lacking(served)))
 
     def _lacking(self, attempts: Iterable[Attempt]) -> Counter[str]:
-        """What these attempts need beyond what is free or about to become free."""
+        """What these attempts need in addition to what is free, or becomes free when the asked attempts have
+        yielded."""
         lacking = _sum(attempts)
         lacking.subtract(self._free())
         lacking.subtract(_sum(self._yielding))
@@ -140,7 +143,7 @@ class Preemption:
     # ------------------------------------------------------------ handing back
 
     def hand_back_started(self, attempt: Attempt) -> None:
-        """Note that an attempt has yielded and is being handed back."""
+        """Note that a preempted attempt has ended and its task is being handed back."""
         self._returning.add(attempt.claim.id)
 
     def outcomes_applied(self, ids: Collection[int]) -> None:
@@ -152,14 +155,15 @@ class Preemption:
 
     @property
     def is_hand_back_pending(self) -> bool:
-        """Whether a task that has yielded is not ready again yet. A claim then waits, so that it does not skip that
-        task."""
+        """Whether the store has not yet applied the hand-back of a preempted task. No claim is sent until then; it
+        could take later tasks before that one."""
         return bool(self._returning)
 
     # ------------------------------------------------------------ waiting for capacity
 
     async def wait_for_capacity(self, attempt: Attempt) -> bool:
-        """Return True when there is capacity for the attempt, False if others have not yielded in time."""
+        """Wait for the capacity of an urgent attempt. True when it has the capacity; False if others have not yielded
+        in time."""
         assert attempt.capacity_wait is not None
         try:
             async with asyncio.timeout(YIELD_SECONDS):
@@ -183,7 +187,7 @@ class Preemption:
         )
 
     def release(self, attempt: Attempt) -> None:
-        """Release the capacity of an attempt that has ended, and start waiting ones."""
+        """Release the capacity of an attempt that has ended, and start waiting urgent attempts that fit now."""
         claim = attempt.claim
         if attempt.capacity_wait is not None:
             self._waiting.remove(attempt)
@@ -198,8 +202,8 @@ class Preemption:
             self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start waiting attempts in the order of their claims. A later one takes no capacity for which an earlier one
-        waits, unless no task was asked to yield to the earlier one."""
+        """Start waiting attempts in the order of their claims. A later attempt does not take capacity that an earlier
+        one waits for, unless no task was asked to yield to the earlier one."""
         free = self._free()
         for attempt in list(self._waiting):
             share = _share(attempt)
@@ -220,7 +224,8 @@ class Preemption:
 
 
 def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[Attempt]:
-    """The fewest attempts that free what is lacking, the cheapest first; none if all together do not suffice."""
+    """The attempts to ask, the cheapest first and as few as possible, so that they free what is lacking. Empty if even
+    all together do not suffice."""
     chosen: list[Attempt] = []
     for attempt in victims:
         left = _beyond(lacking, chosen)
@@ -244,7 +249,7 @@ def _beyond(lacking: Mapping[str, int], chosen: Iterable[Attempt]) -> Counter[st
 
 
 def _share(attempt: Attempt) -> Counter[str]:
-    """The capacity that the attempt holds while it runs."""
+    """The capacity that the attempt uses while it runs: its cost and one slot."""
     share = Counter(attempt.cost)
     share[SLOT] = 1
     return share

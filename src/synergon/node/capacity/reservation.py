@@ -1,8 +1,8 @@
 """The reservation of a node: capacity for one old task that does not fit yet, so that small tasks cannot starve it.
 
-The store chooses the task and records the reservation with an expiry (`Claims.reserved`). The node computes how much of
-its free capacity must be held for it. From the deadlines of running attempts it knows when enough of them will have
-ended. Capacity beyond that is free for all, and tasks that end before that moment may use the held capacity, too.
+The store chooses the task and stores the reservation with an expiry (`Claims.reserved`). The node computes how much of
+its free capacity must be held for the task: from the deadlines of running attempts it knows when enough of them will
+have ended. The rest of the free capacity may be used by all, and the held part by tasks that end before that moment.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from synergon.node.claims.admission import Admission
 
 PATIENCE_SECONDS: Final = 3.0
-"""How long a task that does not fit must have waited before capacity is reserved for it."""
+"""How many seconds a task that does not fit must have waited before capacity is reserved for it."""
 
 END_SECONDS: Final = 1.0
-"""How long a task function may take to end after its deadline."""
+"""How many seconds a task function may take to end after its deadline."""
 
 
 class Reservation:
-    """The task for which this node has reserved capacity, if any, and what that means for other tasks."""
+    """The task for which this node has reserved capacity, if any, and how that restricts other tasks."""
 
     def __init__(
         self,
@@ -53,15 +53,16 @@ class Reservation:
         self.reserve_microseconds = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
-        """Set by the node: whether `can_accept` rejects the reserved task."""
+        """The acceptance of the node, which knows whether `can_accept` has rejected the reserved task. The node sets
+        it."""
         self.patience = microseconds(PATIENCE_SECONDS)
         self.reserved: ReservedTask | None = None
         self.dropped_task: int | None = None
-        """The task whose row may still name this node's reservation, which was dropped."""
+        """The task whose reservation this node has dropped, until the store knows. None if there is none."""
 
     def extend_request(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
         """The request, extended by the reservation: with the capacity that is held for the reserved task; or with the
-        order to drop it, if `can_accept` rejects the task."""
+        instruction to drop the reservation, if `can_accept` has rejected the task."""
         if self.drops_reservation:
             self.forget()
         reserved = self.reserved
@@ -101,7 +102,8 @@ class Reservation:
         return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
-        """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
+        """Take over the reservation from the result of a claim. Returns whether it has changed, so that other tasks may
+        fit now, or must be read."""
         before, self.reserved = self.reserved, claims.reserved
         had_let_go, self.dropped_task = self.dropped_task is not None, None
         if self.reserved is not None and (before is None or before.id != self.reserved.id):
@@ -109,7 +111,7 @@ class Reservation:
         return had_let_go or before != self.reserved
 
     def forget(self) -> None:
-        """Drop the reservation; the next request tells the store."""
+        """Drop the reservation. The next claim request drops it in the store."""
         if self.reserved is not None:
             self.dropped_task = self.reserved.id
         self.reserved = None
@@ -119,7 +121,7 @@ class Reservation:
         return {} if self.reserved is None else self._expected_start(self.reserved, free)[1]
 
     def brief(self, kind_requests: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
-        """Kinds whose tasks end before the reserved task can start."""
+        """The kinds whose tasks end before the reserved task can start."""
         if self.reserved is None:
             return []
         moment, _ = self._expected_start(self.reserved, free)
@@ -128,8 +130,8 @@ class Reservation:
     # ------------------------------------------------------------ the start of the reserved task
 
     def _expected_start(self, reserved: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
-        """The latest moment at which the reserved task can start, and how much of the free capacity must be held for
-        that."""
+        """The latest moment at which the reserved task can start, and the capacity that must be held for it until
+        then."""
         cost = reserved.requirements.cost
         released: Counter[str] = Counter()
         moment = self._loop.time()
@@ -162,8 +164,8 @@ class Reservation:
 
 
 def leave_one_for_reserved(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
-    """The kind request of the reserved task's kind, with one task less, so that the reserved task can start within its
-    kind's limit."""
+    """The kind request for the reserved task's kind. If it would use up `max_running` of the kind, it is reduced by one
+    task, so that the reserved task can start."""
     if of_kind is None or kind_request.count < of_kind:
         return kind_request
     if of_kind > 1:

@@ -1,1 +1,1 @@
-"""Claims: decides what a node claims. Scheduler, claim request and ledger of used capacity."""
+"""Decides what a node claims: scheduler, claim request, and the ledger of used capacity."""

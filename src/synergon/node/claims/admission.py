@@ -19,7 +19,7 @@ from synergon.task import AnyTask
 
 
 class Admission:
-    """Turns free capacity into a claim request. It requests only tasks that can start at once; for an old task that
+    """Makes a claim request from the free capacity. It requests only tasks that can start at once. For an old task that
     does not fit, it reserves capacity (`Reservation`)."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Admission:
         self._queues = queues
         self.labels = labels
         self.is_open = True
-        """Whether the scheduler may claim. The scheduler sets it."""
+        """Whether the node may claim. The scheduler sets it."""
         self._reservation = reservation
         self._preemption = preemption
         self._most_at_once = most_at_once or ledger.concurrency
@@ -61,17 +61,17 @@ class Admission:
         self._has_preemption = preemption is not None and preemption.is_needed
 
     def serves(self, kind: str, queue: str | None) -> bool:
-        """Whether tasks of this kind and queue run here. An unknown queue (None) counts as another one, if the node
-        serves certain queues."""
+        """Whether this node runs tasks of this kind and queue. If the queue is unknown (None), only a node without a
+        list of queues does."""
         return kind in self._kinds and (self._queues is None or queue in self._queues)
 
     def kinds(self) -> Iterator[tuple[KindRequest, AnyTask]]:
-        """The kind request of each kind, without the number of tasks."""
+        """The kind request of each kind, with a count of 0."""
         return ((self._current_request(kind), task_type) for kind, task_type in self._kinds.items())
 
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
-        """The claim request for the wanted kinds. None if there is no capacity for any of them, or if a preempted task
-        must get its slot back first."""
+        """The claim request for the wanted kinds. None if there is no capacity for any of them, or while a preempted
+        task is being handed back."""
         if self._has_preemption and self._preemption is not None and self._preemption.is_hand_back_pending:
             return None
         kind_requests = self._with_capacity(wanted)
@@ -96,8 +96,9 @@ class Admission:
         return request
 
     def _with_capacity(self, wanted: Collection[str]) -> list[KindRequest]:
-        """The kind requests of the wanted kinds. All are in one request, so that the claim follows claim order across
-        kinds. The request contains the capacity that they share, and the claim takes no more than that."""
+        """The kind requests of the wanted kinds that have capacity. All go into one claim request, so that the claim
+        follows claim order across kinds. The claim request also has the capacity that the kinds share, and the claim
+        takes no more than that."""
         kind_requests = [kind_request for kind in wanted if (kind_request := self.counted(kind)).count > 0]
         return (
             [kind_request for kind_request in self._fairness.share(kind_requests) if kind_request.count > 0]
@@ -106,12 +107,13 @@ class Admission:
         )
 
     def _yielding(self, kind_requests: Collection[KindRequest]) -> dict[str, int]:
-        """The capacity that running tasks would yield to urgent kinds of the request. A kind whose preemption is backed
-        off gets none: its kind request says so."""
+        """The capacity that running tasks would yield to the urgent kinds of the request. Empty if there are none
+        without a back-off."""
         return self._offered() if any(kind_request.is_yielded_to for kind_request in kind_requests) else {}
 
     def _offered(self) -> dict[str, int]:
-        """The slots that running tasks would yield, less those that are promised to other urgent tasks."""
+        """The slots and resources that running tasks would yield. Slots that are promised to other urgent tasks are
+        subtracted."""
         if self._preemption is None:
             return {}
         offered = self._preemption.offered
@@ -119,7 +121,7 @@ class Admission:
         return {SLOT: slots} | {name: offered[name] for name in self._ledger.totals}
 
     def candidate_query(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
-        """The query for candidates of a kind, for a node that asks `can_accept` before it claims."""
+        """The query for candidates of a kind with `can_accept`."""
         return CandidateQuery(
             kind_request=self._kind_requests[kind],
             queues=self._queues,
@@ -130,7 +132,7 @@ class Admission:
         )
 
     def counted(self, kind: str) -> KindRequest:
-        """The kind request for as many tasks as can start now."""
+        """The kind request with the number of tasks that can start now."""
         return msgspec.structs.replace(self._current_request(kind), count=max(self.free_count(kind), 0))
 
     def _current_request(self, kind: str) -> KindRequest:
@@ -140,21 +142,21 @@ class Admission:
         return kind_request
 
     def has_capacity(self, kind: str) -> bool:
-        """Whether a task of this kind can start now; without a kind, a task of any kind."""
+        """Whether this node runs the kind, and a task of it can start now without preemption."""
         return kind in self._kinds and self.expected(kind) > 0
 
     def has_any_capacity(self, kind: str | None) -> bool:
-        """Whether a task of any of these kinds can start now; with None, whether any slot is free."""
+        """Whether a task of this kind can start now. With None: whether any slot is free."""
         return self._ledger.free > 0 if kind is None else self.has_capacity(kind)
 
     def free_count(self, kind: str) -> int:
-        """How many tasks of this kind can start now by slots and the kind's own limit; for an urgent kind with
-        preemption."""
+        """How many tasks of this kind can start now, by slots and by the kind's `max_running`. For an urgent kind,
+        slots that others would yield count."""
         return self._ledger.free if kind in self._unbounded else self.free_slots(kind).free
 
     def free_slots(self, kind: str) -> FreeSlots:
-        """The free slots for a kind, separately for each bound (`node_status.free_slots_on` computes them for other
-        nodes)."""
+        """The free slots for a kind, by the slots of the node and by `max_running`. `node_status.free_slots_on`
+        computes this for other nodes."""
         task_type = self._kinds[kind]
         policy, ledger = task_type.policy, self._ledger
         free = ledger.commands_free if task_type.is_command else ledger.free
@@ -163,8 +165,8 @@ class Admission:
         return FreeSlots(free, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
     def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
-        """How many tasks of this kind and these requirements can start now without preemption: free capacity on another
-        node is preferred to it."""
+        """How many tasks of this kind and these requirements can start now without preemption. Hints about further
+        tasks go to peers, because free capacity of another node is better than preemption here."""
         free = self.free_count(kind)
         if kind in self._slot_only and text == KIND_DEFAULT:
             return free
@@ -181,7 +183,8 @@ class Admission:
     # ------------------------------------------------------------ reservation and preemption
 
     def note(self, claims: Claims) -> bool:
-        """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
+        """Take over the reservation from the result of a claim. Returns whether it has changed, so that other tasks may
+        fit now, or must be read."""
         reservation = self._reservation
         if reservation is None or (
             claims.reserved is None and reservation.reserved is None and reservation.dropped_task is None
@@ -196,7 +199,7 @@ class Admission:
 
     @property
     def drops_reservation(self) -> bool:
-        """Whether the next request drops the reservation. That request makes no new one."""
+        """Whether the next request drops the reservation. That request cannot make a new one."""
         return self._reservation is not None and self._reservation.drops_reservation
 
     @property
@@ -206,16 +209,16 @@ class Admission:
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent kinds whose preemption is not backed off: slots, child processes,
-        resources."""
+        """What running tasks would yield to urgent kinds without a back-off: slots, child processes, resources. Empty
+        if the node has no urgent kind."""
         if not any(kind_request.is_urgent for kind_request in self._kind_requests.values()):
             return {}
         return self._offered()
 
     @property
     def backed_off(self) -> dict[str, float]:
-        """The remaining back-off of preemption in seconds, for each urgent kind to which running tasks did not
-        yield."""
+        """For each urgent kind to which running tasks did not yield, how many seconds the back-off of preemption
+        lasts."""
         if self._preemption is None:
             return {}
         left = {
@@ -234,27 +237,28 @@ class Admission:
 
     @property
     def reserved(self) -> ReservedTask | None:
-        """The task for which capacity is reserved."""
+        """The task for which capacity is reserved. None if there is none."""
         return None if self._reservation is None else self._reservation.reserved
 
     @property
     def patience_seconds(self) -> float:
-        """How long a task must have waited before capacity is reserved for it."""
+        """How many seconds a task must have waited before capacity is reserved for it."""
         return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience / 1_000_000
 
     @property
     def patience(self) -> float | None:
-        """How long a task must have waited before capacity is reserved for it; None if nothing may be reserved."""
+        """How many seconds a task must have waited before capacity is reserved for it. None if nothing may be
+        reserved."""
         return None if self._reservation is None else self._reservation.patience / 1_000_000
 
     @property
     def release_count(self) -> int:
-        """A number that grows whenever an attempt frees a resource."""
+        """A number that grows each time an attempt frees a resource."""
         return self._ledger.release_count
 
 
 def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
-    """The kind request of a kind, with all that its tasks need besides a slot."""
+    """The kind request of a kind, with everything that its tasks need besides a slot. Its count is 0."""
     return KindRequest(
         kind=task_type.kind,
         count=0,
@@ -269,7 +273,7 @@ def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
 
 
 def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
-    """The status of one kind of a node."""
+    """The status of one kind, as the node publishes it."""
     return KindStatus(
         max_running=task_type.policy.max_running,
         is_process=kind_request.is_process,

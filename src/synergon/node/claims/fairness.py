@@ -1,7 +1,7 @@
 """Shares the slots of a node between providers, so that the backlog of one provider does not delay another.
 
-Limits and servers separate providers in the store, but they share the slots of a node. Without this, a provider with
-large servers could fill all slots, and the others would wait for its whole backlog.
+In the store, limits and servers separate providers; on a node, they share the slots. Without this module, a provider
+with large servers could fill all slots, and the others would wait for its whole backlog.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ class Slots(Protocol):
 
     @property
     def free(self) -> int:
-        """How many more tasks can start."""
+        """How many more attempts can start."""
 
     @property
     def taken(self) -> int:
-        """How many tasks have started since the node exists."""
+        """How many attempts have started since the node was made."""
 
     def count(self, kind: str) -> int:
-        """How many tasks of the kind run, or are about to start."""
+        """How many attempts of the kind run, or are promised capacity."""
 
 
 class Fairness:
-    """Gives each provider its part of the slots while others may need theirs. Nodes and `explain` both use it, so it
-    reads only what a node publishes."""
+    """Gives each provider its part of the slots while other providers may need theirs. Nodes and `explain` both use it,
+    so it uses only what a node publishes."""
 
     def __init__(self, kinds: Mapping[str, KindStatus], slots: Slots) -> None:
         self._slots = slots
         self._provider = {
             kind: said.provider for kind, said in kinds.items() if said.provider is not None and not said.is_command
         }
-        """The provider of each kind. Commands are not included, because they need no slot."""
+        """The provider of each kind that has one. Commands are left out, because they need no slot."""
         self.is_needed = len(set(self._provider.values())) > 1
 
     def share(self, requests: Sequence[KindRequest]) -> list[KindRequest]:
-        """Reduce each request to its provider's part, while several providers may have tasks that can start.
+        """Reduce the request of each kind to its part of the slots, while several providers may have tasks that can
+        start.
 
         Slots that a provider does not use are free for all in the next claim, which follows at once. Within a provider,
         and among tasks without one, claim order decides.
@@ -62,8 +63,8 @@ class Fairness:
         return [_at_most(request, shares.get(request.kind)) for request in requests]
 
     def _dealt(self, providers: list[str]) -> Counter[str]:
-        """Distribute the free slots: each goes to the provider with the fewest. Among equals the first provider changes
-        with each started task, so that a single slot does not always go to one provider."""
+        """Distribute the free slots. Each goes to the provider with the fewest slots. Ties are broken by a rotation
+        that advances with each started attempt, so that a single slot does not always go to one provider."""
         heap = [
             (self._in_use(provider), (number + self._slots.taken) % len(providers), provider)
             for number, provider in enumerate(providers)

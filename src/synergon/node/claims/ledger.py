@@ -1,5 +1,5 @@
 """The ledger of a node's capacity: what running attempts use. An attempt takes its capacity before its task function
-starts and releases it when the function has really ended; each happens in one method."""
+starts (`take`), and releases it when the function has really ended (`release`)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Usage:
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
         self.by_cost: Counter[tuple[tuple[str, int], ...]] = Counter()
-        """Attempts that use resources, by their cost."""
+        """How many attempts have each cost, without attempts that use no resources."""
         self.taken = 0
-        """How many attempts have started since the node exists."""
+        """How many attempts have started since the node was made."""
         self.release_count = 0
         """How often an attempt has freed a resource."""
 
@@ -69,7 +69,7 @@ class Usage:
 
 
 class Ledger(Usage):
-    """The capacity that running attempts use. Commands have slots of their own, so that a full node still obeys them.
+    """The capacity that running attempts use. Commands have slots of their own, so that a full node can run them.
 
     The available amount of a resource is its total less the usage of running attempts. It is never negative, because a
     claim takes only tasks that fit. An urgent task that is claimed before others have yielded to it is promised its
@@ -86,12 +86,12 @@ class Ledger(Usage):
 
     @property
     def free(self) -> int:
-        """How many attempts can start. Negative while promised attempts wait for others to yield."""
+        """How many more attempts can start. Negative while promised attempts wait for others to yield."""
         return self.concurrency - self.in_use - self.promised.in_use
 
     @property
     def commands_free(self) -> int:
-        """How many commands can start."""
+        """How many more commands can start."""
         return max(COMMANDS_AT_ONCE - self.commands_in_use, 0)
 
     @property

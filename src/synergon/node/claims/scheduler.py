@@ -1,12 +1,12 @@
 """The scheduler: the one loop of a node that claims after wake-ups.
 
 It is level-triggered: it has a set of dirty kinds, which may have ready tasks, and one event. Adding to the set never
-blocks. One claim is in flight at a time; wake-ups that arrive meanwhile are handled by the next claim, which is all the
-batching there is. A kind leaves the set when a claim found fewer tasks of it than were requested. Kinds with tasks that
-do not fit return to it when resources of the node become free.
+blocks. One claim is in flight at a time; the next claim handles the wake-ups that arrive meanwhile. There is no other
+batching. A kind leaves the set when a claim found fewer tasks of it than were requested. Kinds with tasks that do not
+fit return to the set when resources of the node become free.
 
-Outcomes that free permits of limits, servers or key queues go to the store together with the next claim (`exchange`):
-the next task starts with the commit that ends the one before.
+Outcomes that free permits of limits, servers or key queues go to the store together with the next claim (`exchange`),
+so that the next task starts with the commit that ends the previous one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 DEFERRAL_SECONDS: Final = 0.02
-"""How long a node steps back from a contested limit: several times the duration of a hint and a claim."""
+"""How many seconds a node steps back from a contested limit: several times the duration of a hint and a claim."""
 
 
 class Scheduler:
@@ -55,13 +55,14 @@ class Scheduler:
         self._completer = completer
         self._permits = permits or SharedPermits({})
         self._deferred: set[str] = set()
-        """Kinds that are not claimed for one round."""
+        """Kinds that are not claimed in this round, because their permits are left to other nodes."""
         self._last_deferred: set[str] = set()
-        """The kinds of the last round: their next claim shows whether another node took the permit."""
+        """The kinds of the last round in which the node stepped back. Their next claim shows whether another node took
+        the permit."""
         self._acceptance = acceptance or Acceptance()
         self._clock = clock or SystemClock()
         self._seen_releases = 0
-        """How often resources had been freed when the last claim was sent."""
+        """The value of `Admission.returns` when the last claim was sent."""
         self._has_surplus = False
         self.leftover: set[str] = set()
         """Kinds that may have more ready tasks than the last claim took."""
@@ -73,12 +74,12 @@ class Scheduler:
         self._event.set()
         self.is_open = True
         self.is_cordoned = False
-        """The node starts no task until `uncordon`."""
+        """Whether the node is cordoned: it starts no task until `uncordon`."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self.node_id = ""
         self.is_fenced = False
-        """The node has lost its lease, and has not joined again."""
+        """Whether the node has lost its lease and has not joined again."""
         self.choose_exchanged_kinds()
 
     def wake(self, kinds: Iterable[str]) -> None:
@@ -90,11 +91,11 @@ class Scheduler:
             self._mark_dirty(known)
 
     def claim_soon(self) -> None:
-        """Claim soon, because outcomes wait for the next claim."""
+        """Wake the loop, because outcomes wait for the next claim."""
         self._event.set()
 
     def accepted(self, kind: str) -> None:
-        """Mark a kind as dirty, because `can_accept` has accepted a task of it or is to be asked again."""
+        """Mark a kind as dirty: `can_accept` has accepted a task of it, or must be called again."""
         self._mark_dirty({kind})
 
     def _mark_dirty(self, kinds: set[str] | frozenset[str]) -> None:
@@ -107,39 +108,40 @@ class Scheduler:
         self.wake(self._kinds)
 
     def capacity_freed(self) -> None:
-        """Note that capacity of the node has become free."""
+        """Note that capacity of the node has become free. Kinds whose tasks did not fit become dirty if a resource was
+        freed."""
         if self._has_unfit.is_set() and self._admission.release_count != self._seen_releases:
             self.wake_unfit()
         if self._dirty:
             self._event.set()
 
     def wake_unfit(self) -> None:
-        """Mark the kinds as dirty whose tasks did not fit: they may fit now, or get a reservation."""
+        """Mark the kinds with tasks that did not fit as dirty: the tasks may fit now, or get a reservation."""
         self.wake(self._unfit)
         reserved = self._admission.reserved
         if reserved is not None:
             self.wake([reserved.kind])
 
     async def unfit_step(self) -> None:
-        """Wait, and then read the tasks that do not fit again: one may be old enough for a reservation, or its task
-        gone."""
+        """Wait until there are tasks that do not fit, then for half of the patience, and mark their kinds as dirty: a
+        task may have become old enough for a reservation, or the reserved task may be gone."""
         await self._has_unfit.wait()
         await self._clock.sleep(self._admission.patience_seconds / 2)
         self.wake_unfit()
 
     @property
     def may_claim(self) -> bool:
-        """Whether the node may start tasks."""
+        """Whether the node may claim: it is open and not cordoned."""
         return self.is_open and not self.is_cordoned
 
     def cordon(self) -> None:
-        """Claim nothing until `uncordon`."""
+        """Claim nothing until `uncordon`, and drop the reservation."""
         self.is_cordoned = True
         self._admission.reserve_nothing()
         self.choose_exchanged_kinds()
 
     def uncordon(self) -> None:
-        """Claim again."""
+        """Undo `cordon`: claim again, with all kinds dirty."""
         self.is_cordoned = False
         self.choose_exchanged_kinds()
         self.wake_all()
@@ -155,22 +157,24 @@ class Scheduler:
         self.is_open = False
 
     def reopen(self) -> None:
-        """Claim again, with all kinds dirty."""
+        """Undo `close` and `fence`: claim again, with all kinds dirty."""
         self.is_open = True
         self.is_fenced = False
         self.choose_exchanged_kinds()
         self.wake_all()
 
     def choose_exchanged_kinds(self) -> None:
-        """Decide which outcomes wait for the next claim: those of kinds that share permits. Not if no claim follows,
-        nor if the permit is contested, because it must be free before it can be announced to other nodes."""
+        """Decide which outcomes wait for the next claim: those of kinds that share permits. None if the node may not
+        claim. Kinds with contested permits are left out, because a permit must be free before it is announced to other
+        nodes."""
         self._admission.is_open = self.may_claim
         if self._completer is not None and self._permits.is_needed:
             kinds = self._permits.kinds if self.may_claim else frozenset()
             self._completer.exchange_kinds(kinds - self._permits.contested(kinds))
 
     def permits_freed(self, kinds: Iterable[str | None]) -> set[str]:
-        """Note that the store has applied outcomes of these kinds. Returns the kinds for which this node steps back."""
+        """Note that tasks of these kinds have ended and freed their permits. Wakes the kinds that may take them.
+        Returns the kinds for which this node steps back."""
         takers = self._permits.takers_after(kinds)
         contested = set(self._permits.contested(takers))
         if contested and not self._deferred and self._permits.should_defer():
@@ -184,7 +188,7 @@ class Scheduler:
         self.wake(self._last_deferred)
 
     async def woken(self) -> None:
-        """Return when there is a reason to claim."""
+        """Wait until there is a reason to claim."""
         await self._event.wait()
 
     async def step(self) -> Sequence[Claim]:
@@ -205,8 +209,8 @@ class Scheduler:
         return await self._claim(request, outcomes)
 
     def _take_exchangeable(self, completer: Completer) -> list[FencedOutcome]:
-        """The outcomes for this claim. The kinds that may take their permits stay dirty until they have been requested,
-        because there may be no capacity for some of them now."""
+        """The outcomes for this claim. Marks the kinds that may take their permits as dirty; they stay so until they
+        are requested, because there may be no capacity for some of them now."""
         outcomes = completer.take_exchangeable()
         takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
         self._acceptance.note_new_candidates(takers)
@@ -224,8 +228,8 @@ class Scheduler:
         return not self._is_idle.is_set()
 
     def is_idle(self, kind: str | None) -> bool:
-        """Whether the last claim left no ready task; with a kind, of that kind. Without one, kinds at their own limit
-        do not count, because their tasks cannot start here now."""
+        """Whether no ready task is known: of the kind, or without a kind, of all kinds except those that have no
+        capacity. False while the node may not claim, or a claim is in flight."""
         if not self.may_claim or self.is_claiming:
             return False
         if kind is not None:
@@ -233,7 +237,7 @@ class Scheduler:
         return not self._has_capacity_for(self._dirty)
 
     async def wait_until_idle(self) -> None:
-        """Return when no claim is in flight. After `close` no further one follows."""
+        """Wait until no claim is in flight. After `close`, none follows."""
         await self._is_idle.wait()
 
     async def _claim(self, request: ClaimRequest, outcomes: list[FencedOutcome]) -> Claims:
@@ -266,8 +270,8 @@ class Scheduler:
         return claims
 
     async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
-        """Finish and claim in one transaction. None if the store rejected it; the completer then writes the
-        outcomes."""
+        """Send the outcomes and the claim request in one call. None if the store rejected the call; the completer then
+        writes the outcomes."""
         assert self._completer is not None, "outcomes come from the completer"
         try:
             verdicts, claims = await self._store.exchange(outcomes, request)
@@ -281,7 +285,7 @@ class Scheduler:
         return claims
 
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
-        """Note kinds that may have more ready tasks than fit. They are claimed again when capacity is free."""
+        """Note the kinds that may have ready tasks that do not fit. They become dirty when capacity is free."""
         asked = {kind_request.kind for kind_request in request.kinds}
         users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
@@ -303,7 +307,7 @@ class Scheduler:
             self._last_deferred = set()
 
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
-        """Kinds that may have more ready tasks stay dirty. They are requested again when there is capacity."""
+        """Keep the kinds dirty that may have more ready tasks, and announce them to other nodes once."""
         # The limit does not apply to commands, so a full node would request them for ever.
         slots_remaining = request.limit - sum(
             taken[kind_request.kind] for kind_request in request.kinds if not kind_request.is_command

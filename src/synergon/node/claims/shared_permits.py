@@ -1,8 +1,9 @@
-"""Permits that kinds of this node share with other kinds, here or on other nodes: limits, servers, key queues.
+"""Permits that kinds of this node share with other kinds, here or on other nodes: those of limits, servers and key
+queues.
 
-A freed permit wakes the kinds of this node that may take it. A limit or pool is contested if another node runs tasks
-that this node cannot run and that need its permits. After freeing such a permit this node steps back for one round, so
-that the other node can take it, and no node starves.
+A freed permit wakes the kinds of this node that may take it. A limit or pool is contested if another node has tasks
+that this node cannot run and that need its permits. After this node has freed such a permit, it steps back for one
+round, so that the other node can take the permit. So no node starves.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
 SERVERS: Final = "servers"
-"""A permit of any server: one limit may cover servers of several providers."""
+"""The name for a permit of any server: one limit may cover servers of several providers."""
 
 MOST_SKIPPED: Final = 15
-"""The maximum number of times in a row that the node does not step back, after other nodes did not take permits."""
+"""After stepping back in vain: the maximum number of times in a row that the node does not step back."""
 
 
 class SharedPermits:
-    """Knows which permits the kinds of this node need, which were freed and not taken again, and which are
+    """Holds which permits the kinds of this node need, which were freed and not taken again, and which are
     contested."""
 
     def __init__(
@@ -52,7 +53,8 @@ class SharedPermits:
         self._freed: Counter[str] = Counter()
         self._contested: frozenset[str] = frozenset()
         self._skips = 0
-        """How often the node does not step back before it does so again; doubled when no other node took the permit."""
+        """How many times the node does not step back before it does so again. Grows each time no other node took the
+        permit."""
         self._skips_remaining = 0
 
     @property
@@ -77,7 +79,7 @@ class SharedPermits:
                 self._freed[name] += count
 
     def leftover_limits(self, claims: Iterable[Claim]) -> list[str]:
-        """The limits and pools whose freed permits these claims did not take: other nodes may want them."""
+        """The limits and pools whose freed permits these claims did not take. Other nodes may need them."""
         if not self._freed:
             return []
         freed, self._freed = self._freed, Counter()
@@ -87,12 +89,12 @@ class SharedPermits:
     # ------------------------------------------------------------ contested limits
 
     def update_contested(self, others: Iterable[NodeRecord]) -> None:
-        """Read which permits the other live nodes need, from their rows."""
+        """Determine the contested limits and pools from the published status of the other nodes."""
         names = {name for node in others if _may_claim(node) for name in self._wanted_by(node)}
         self._contested = frozenset(names & self._takers.keys())
 
     def _wanted_by(self, node: NodeRecord) -> Iterable[str]:
-        """The limits and pools whose permits the other node needs for tasks that this node does not run, or not
+        """The limits and pools of which the other node needs permits for tasks that this node cannot run, or not
         always."""
         runs_more = self._runs_more(node)
         for kind in node.kinds:
@@ -104,31 +106,32 @@ class SharedPermits:
                 yield from (name for name in _published_names(status) if self._takers.get(name, set()) - {kind})
 
     def _runs_more(self, node: NodeRecord) -> bool:
-        """Whether there may be tasks of a kind that only the other node can run."""
+        """Whether there may be tasks of one kind that the other node can run and this one cannot."""
         state, totals = node.state, {} if self._ledger is None else self._ledger.totals
         serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
         has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items())
         return serves_more or has_more or frozenset(state.labels) != self._labels
 
     def contested(self, kinds: Iterable[str]) -> frozenset[str]:
-        """The kinds of this list that need a permit of a contested limit or pool."""
+        """Those of the kinds that need a permit of a contested limit or pool."""
         if not self._contested:
             return frozenset()
         return frozenset(kind for kind in kinds if not self._contested.isdisjoint(self._names.get(kind, ())))
 
     def names_of(self, kinds: Iterable[str]) -> list[str]:
-        """The limits and pools whose permits these kinds need, for a hint."""
+        """The limits and pools of which these kinds need permits, sorted, for a hint."""
         return sorted({name for kind in kinds for name in self._names.get(kind, ())})
 
     def should_defer(self) -> bool:
-        """Whether the node leaves the permit that it has just freed to other nodes for one round."""
+        """Whether the node leaves the permit that it has just freed to other nodes for one round. Counts down the
+        rounds that it skips."""
         if self._skips_remaining > 0:
             self._skips_remaining -= 1
             return False
         return True
 
     def note_deferral(self, *, was_unused: bool) -> None:
-        """Record how a round of stepping back ended: `was_unused` if no other node took the permit."""
+        """Note how a round of stepping back ended. `was_unused`: no other node took the permit."""
         self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if was_unused else 0
         self._skips_remaining = self._skips
 

@@ -1,5 +1,4 @@
-"""The alarm: makes tasks ready when they are due, and ends them when they expire. It sleeps until the next such
-moment."""
+"""The alarm: makes tasks ready when they are due, and ends them when they expire. Sleeps until the next such moment."""
 
 from __future__ import annotations
 
@@ -33,32 +32,33 @@ class Alarm:
         self._logger = logger
         self._signals = signals
         self._rated = rated
-        """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
+        """Kinds with a rate. Their tasks become due one after the other, and are not logged."""
         self._changed = asyncio.Event()
         self._must_check = False
         self._next_at: float | None = None
 
     def check_now(self) -> None:
-        """Check for due tasks now."""
+        """Wake the alarm, so that it checks for due tasks."""
         self._must_check = True
         self._changed.set()
 
     def due_in(self, seconds: float) -> None:
-        """Note that a task will be due after `seconds`: sleep no longer than that."""
+        """Note that a task will be due after `seconds`. The alarm sleeps no longer than that."""
         moment = self._clock.monotonic() + seconds
         if self._next_at is None or moment < self._next_at:
             self._next_at = moment
             self._changed.set()
 
     async def step(self) -> None:
-        """Wake due tasks, then sleep until the next moment."""
+        """Wake due tasks, then sleep until the next task is due."""
         await self.wake_due()
         while not self._must_check and self._pause() > 0:
             await self._sleep(self._pause())
         self._signals.moment_passed()
 
     async def wake_due(self) -> int | None:
-        """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next, if any."""
+        """Make due tasks ready and end expired ones, at most BATCH of each. Returns the microseconds until the next
+        one, or None."""
         self._must_check = False
         self._next_at = None  # calls of `due_in` from here on are kept, because the store's answer may be older
         woken = await self._store.wake(BATCH)

@@ -1,4 +1,4 @@
-"""The backlog of a node: tells whether any task is left that the node could run."""
+"""The backlog of a node: checks whether any task is left that the node could run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from synergon.stores.base import Store
 
 LOOK_SECONDS: Final = 0.05
 LOOK_SHARE: Final = 0.1
-"""The share of time that a node may spend on counting its backlog, which is slow if it is long."""
+"""The share of time that a node may spend on counting its backlog, because counting a long backlog is slow."""
 
 PAGE: Final = 500
-"""How many tasks that may have been rejected are read at once."""
+"""How many tasks are read at once to find one that was not rejected."""
 
 
 class Backlog:
-    """The live tasks of the kinds and queues that a node serves, in queues that are not paused. Ready tasks do not
-    count if this node lacks what they require, or has rejected them."""
+    """The live tasks of the kinds and queues that a node serves, except those in paused queues. Ready tasks do not
+    count if the node can never meet their requirements, or has rejected them."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Backlog:
         self._acceptance = acceptance
 
     async def ends(self, clock: Clock, runner: Runner, scheduler: Scheduler, has_stopped: asyncio.Event) -> None:
-        """Return when no task is left and none runs, or when the node has stopped."""
+        """Wait until no task is left and none runs, or until the node has stopped."""
 
         def is_busy() -> bool:
             return bool(runner.running) or scheduler.is_claiming
@@ -55,7 +55,7 @@ class Backlog:
             await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
 
     async def is_empty(self) -> bool:
-        """Whether no task is left. False also if the store is unavailable."""
+        """Whether no task is left that this node could run, now or later. False also if the store is unavailable."""
         try:
             remaining = await self._remaining()
             if remaining and not await self._is_any_for_us(remaining):
@@ -74,7 +74,7 @@ class Backlog:
         }
 
     async def _is_any_for_us(self, remaining: set[tuple[str, State]]) -> bool:
-        """Whether there is a task, ready or not yet, that the node could run."""
+        """Whether there is a task that the node could run, ready now or later."""
         if any(state is not State.READY for _, state in remaining):
             return True
         for kind, _ in remaining:

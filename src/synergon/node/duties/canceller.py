@@ -11,38 +11,38 @@ from synergon.stores.base import Store
 
 
 class Canceller:
-    """Checks the store for cancel requests whenever a hint mentions one. The store decides, because only its rows show
-    whether the request is for the claim that runs here or for an earlier one."""
+    """Reads the cancel requests from the store when a hint or another signal mentions one. Only the rows of the store
+    show whether a request is for the claim that runs here or for an earlier one."""
 
     def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
         self._runner = runner
         self._event = asyncio.Event()
         self.requested_before_start: set[int] = set()
-        """Tasks that were to be cancelled before they run here; the claim in flight may take them."""
+        """Tasks with a cancel request that do not run here yet. The claim in flight may take them."""
 
     def check_soon(self) -> None:
-        """Check soon for cancel requests."""
+        """Wake the canceller, so that it reads the cancel requests."""
         self._event.set()
 
     def note_cancel_request(self, task_id: int) -> None:
-        """Check soon for a cancel request of this task."""
+        """Note that the cancellation of this task was requested. Wakes the canceller if the task runs here."""
         if task_id in self._runner.running:
             self.check_soon()
         else:
             self.requested_before_start.add(task_id)
 
     def claimed(self, ids: Iterable[int]) -> None:
-        """Note that these tasks were claimed."""
+        """Wake the canceller if the cancellation of one of these claimed tasks was requested before."""
         if not self.requested_before_start.isdisjoint(ids):
             self.check_soon()
 
     def claim_is_over(self) -> None:
-        """Note that the claim has ended: tasks that it did not take do not run here."""
+        """Note that the claim in flight has ended. Tasks that it did not take do not run here."""
         self.requested_before_start.clear()
 
     async def step(self, node_id: str) -> None:
-        """Wait for a reason to check, then end the attempts whose cancellation was requested."""
+        """Wait until the canceller is woken, then end the attempts whose cancellation was requested."""
         await self._event.wait()
         self._event.clear()
         asked = dict(self._runner.running)

@@ -1,8 +1,8 @@
 """The cordon of a node: whether it claims tasks, and whether it stops as soon as none runs.
 
 A cordoned node starts no task. The store guarantees that: it rejects the node's claims from the commit of the operator
-action on. This module tells the node, so that it does not claim in vain, calls no idle hooks and announces its tasks to
-other nodes.
+action on. This module makes the node know, so that it does not claim in vain, calls no idle hooks, and announces its
+tasks to other nodes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from synergon.stores.base import Store
 
 
 class Departure(StrEnum):
-    """Why a node stops when no task runs on it any more."""
+    """Why a node stops when its last task has ended."""
 
     DRAIN = "drain"
     RESTART = "restart"
 
 
 class Cordon:
-    """Whether the node is cordoned, and whether it departs."""
+    """Whether the node is cordoned, and whether it stops when its last task has ended."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Cordon:
             self._signals.cordon_changed()
 
     def uncordon(self) -> None:
-        """Start tasks again, and do not depart. Has no effect on a node that is stopping."""
+        """Start tasks again, and do not stop. Has no effect on a node that is already stopping."""
         if self._departure_task is not None:
             self._departure_task.cancel()
         self._departure_task = self.departure = None
@@ -76,7 +76,8 @@ class Cordon:
             self._signals.cordon_changed()
 
     def depart(self, why: Departure) -> None:
-        """Start no further task, and stop the node when none runs. If called twice, the last reason counts."""
+        """Start no further task, and stop the node when its last task has ended. If called twice, the last reason
+        counts."""
         self.departure = why
         self._scheduler.cordon()
         self._signals.cordon_changed()
@@ -84,7 +85,7 @@ class Cordon:
             self._departure_task = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 
     def close(self) -> None:
-        """Note that the node stops."""
+        """Note that the node stops: no departure follows."""
         if self._departure_task is not None:
             self._departure_task.cancel()
 
@@ -98,21 +99,21 @@ class Cordon:
         self._signals.stop_requested()
 
     def check_node_table(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
-        """Read the node table. It may be older than what the node knows, so only a cordon in it counts, not its
-        absence."""
+        """Cordon the node if its row says so. The rows may be older than what the node knows, so a row without a cordon
+        means nothing."""
         if any(node.id == node_id and node.is_cordoned for node in nodes):
             self.found_cordoned()
 
     def found_cordoned(self) -> None:
-        """Note that the store has rejected a claim because the node is cordoned; there may be operator actions to
-        read."""
+        """Cordon the node, because the store says that it is cordoned, and start a sweep, which reads the operator
+        actions."""
         if not self.is_cordoned:
             self.cordon()
             self._sweep.sweep_now()
 
     async def check(self, node_id: str) -> None:
-        """While the node is cordoned: check that the store agrees. A claim that was in flight during an uncordon may
-        have reported the cordon too late."""
+        """If the node is cordoned and the store says otherwise, uncordon it. A claim that was in flight during an
+        uncordon may have reported the cordon too late."""
         if not self.is_cordoned or self.departure is not None:
             return
         row = next((node for node in await self._store.nodes() if node.id == node_id), None)

@@ -1,4 +1,5 @@
-"""Carries out operator actions for this node, and reports them. It reads them after a hint and with each sweep."""
+"""Carries out operator actions for this node, and reports their outcomes. Reads the actions after a hint and with each
+sweep."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class OperatorActions:
         self._signals = signals
 
     async def carry_out_pending(self, node_id: str) -> None:
-        """Carry out the actions that are not reported yet, oldest first."""
+        """Report and carry out the actions that this node has not reported yet, oldest first."""
         for action in await self._store.audit(AT_ONCE, node_id):
             self._logger.info("operator action: %s, by %s", action.verb, action.who)
             try:

@@ -13,7 +13,7 @@ from synergon.stores.base import Store
 BATCH: Final = 1000
 PAUSE_SECONDS: Final = 60.0
 AUDIT_SECONDS: Final = 30 * 86400.0
-"""How long operator actions are kept in the audit."""
+"""How many seconds operator actions are kept in the audit."""
 
 
 class Pruner:
@@ -30,7 +30,8 @@ class Pruner:
         )
 
     async def step(self) -> None:
-        """Prune all that is old enough, then wait for a random time, so that nodes do not prune at once."""
+        """Prune everything that is old enough, then wait for a random time, so that nodes do not prune at the same
+        time."""
         while await self._store.prune(self._cutoffs, BATCH) >= BATCH:
             await self._clock.sleep(0.01)
         await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._clock.chance()))

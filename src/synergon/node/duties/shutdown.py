@@ -1,8 +1,9 @@
-"""Ends running attempts when the node stops: waits for a grace period, asks them to end, and waits a little longer.
+"""Ends running attempts when the node stops: waits for a grace period, requests the end of the attempts, and waits a
+little longer.
 
-Uninterruptible attempts are not asked to end, and the node waits for them without a limit. It also waits for attempts
-that do not end, unless the process may exit: then it hands them back, and the process must exit, because nothing else
-can end a thread.
+Uninterruptible attempts are not requested to end, and the node waits for them without a limit. It also waits for other
+attempts that do not end, unless the process may exit. In that case the node hands them back, and the process must exit,
+because nothing else can end a thread.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from synergon.node.attempts.outcomes import handed_back
 from synergon.node.attempts.runner import Runner
 
 LAST_SECONDS: Final = 2.0
-"""How long attempts that were asked to end may take before that is logged, or the process exits."""
+"""How many seconds attempts may take to end after the request, before that is logged or the process exits."""
 
 
 class Shutdown:
-    """Knows which attempts still run, and ends them."""
+    """Ends the running attempts of a node that stops."""
 
     def __init__(
         self,
@@ -38,11 +39,11 @@ class Shutdown:
         self._may_exit = may_exit
         self._completer = completer
         self.is_waiting = False
-        """The shutdown waits for uninterruptible attempts and must be told of every end. Otherwise ends are not
-        checked."""
+        """Whether the shutdown waits for uninterruptible attempts, so that `look` must be called at every end of an
+        attempt."""
         self._undisturbed = asyncio.Event()
         self.was_abandoned = False
-        """Attempts that did not end were handed back while they ran."""
+        """Whether attempts that did not end were handed back while they ran."""
 
     def attempt_ended(self) -> None:
         """Note that an attempt has ended."""
@@ -50,7 +51,8 @@ class Shutdown:
             self._undisturbed.set()
 
     def reject_from_inside(self, grace: float | None) -> None:
-        """Raise if a task function stops its own node without a time limit: it would wait for itself."""
+        """Raise if a task function stops its own node with `grace=None` or is uninterruptible: it would wait for
+        itself."""
         current = asyncio.current_task()
         for attempt in self._runner.running.values():
             if attempt.asyncio_task is not current:
@@ -65,7 +67,7 @@ class Shutdown:
                 )
 
     async def end_functions(self, grace: float | None) -> None:
-        """Return when no attempt runs, or none that can be ended."""
+        """End the running attempts. Returns when none runs, or when those that do not end were handed back."""
         if await self._is_idle_within(grace):
             return
         self._runner.stop_all(Stop.SHUTDOWN)
@@ -74,7 +76,7 @@ class Shutdown:
             await self._wait_for_the_last()
 
     async def _is_idle_within(self, seconds: float | None) -> bool:
-        """Whether no attempt runs after this time; None waits without a limit."""
+        """Wait until no attempt runs, at most this time. Returns whether none runs. None waits without a limit."""
         try:
             async with asyncio.timeout(seconds):
                 await self._runner.is_idle.wait()
@@ -95,7 +97,8 @@ class Shutdown:
                 await self._undisturbed.wait()
 
     async def _wait_for_the_last(self) -> None:
-        """Wait for threads. Coroutines and child processes have ended by now."""
+        """Wait for functions in threads, or hand their tasks back if the process may exit. Coroutines and child
+        processes have ended by now."""
         left = list(self._runner.running.values())
         if not left:
             return

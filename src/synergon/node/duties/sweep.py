@@ -1,4 +1,4 @@
-"""The interval of the sweep: how often a node looks for tasks that no hint has announced."""
+"""The interval of the sweep: how often a node looks for tasks that were not announced."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SHORTEST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
 GROWTH: Final = 3.0
 WATCH_SECONDS: Final = 60.0
-"""How long a node sweeps often because a caller's own transaction may insert tasks."""
+"""For how many seconds a node sweeps often after a caller's own transaction has used this engine."""
 
 
 class SweepInterval:
-    """One second while there are tasks or hints may not arrive, and increasingly longer otherwise.
+    """One second while there are tasks or hints may not arrive; otherwise it grows after each sweep.
 
     An interval that the user has configured does not change.
     """
@@ -28,7 +28,7 @@ class SweepInterval:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Return when the interval is over, or after `sweep_now`."""
+        """Wait until the interval is over, or until `sweep_now` is called."""
         try:
             async with asyncio.timeout(self._given or self._seconds):
                 await self._event.wait()
@@ -38,18 +38,18 @@ class SweepInterval:
             self._event.clear()
 
     def adapt(self, *, keep_short: bool) -> None:
-        """Shorten or lengthen the interval after a sweep."""
+        """Set the interval after a sweep: the shortest if `keep_short`, otherwise a longer one."""
         if keep_short or self._clock.monotonic() < self._watch_until:
             self._seconds = SHORTEST_SECONDS
         else:
             self._seconds = min(self._seconds * GROWTH, LONGEST_SECONDS)
 
     def sweep_now(self) -> None:
-        """Sweep now."""
+        """End the interval: the next sweep starts now."""
         self._event.set()
 
     def sweep_often(self) -> None:
-        """Sweep often for a while, because tasks may come without a hint."""
+        """Sweep often for WATCH_SECONDS, because tasks may come without a hint."""
         self._watch_until = self._clock.monotonic() + WATCH_SECONDS
         if self._seconds > SHORTEST_SECONDS:
             self._seconds = SHORTEST_SECONDS

@@ -1,1 +1,1 @@
-"""Liveness of a node: lease, membership, watchdog, reaper, published status."""
+"""The liveness of a node: lease, membership, watchdog, reaper, published status."""

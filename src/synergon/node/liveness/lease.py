@@ -1,11 +1,11 @@
 """Renews the lease of a node, and fences the node when it cannot.
 
-While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
-lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
-without a renewal the node is fenced: it claims nothing, its task functions are cancelled and its child processes are
-killed. If a task function still runs when the lease expires, the process exits.
+While the node runs tasks, its row in the store has a valid lease. The node stops *before* others may take over. The
+lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left, the
+node is fenced: it claims nothing, its task functions are cancelled, and its child processes are killed. If a task
+function still runs when the lease ends, the process exits.
 
-When the node is told to stop, the next renewal follows at once and marks its row as stopping; later renewals repeat
+When the node is to stop, the next renewal follows at once and marks the node's row as stopping. Later renewals repeat
 this until one has reached the store.
 """
 
@@ -27,26 +27,26 @@ from synergon.options.durations import microseconds
 from synergon.stores.base import LeaseKeeper, Store
 
 TRY_BEATS: Final = 2
-"""How many beats one renewal may take, so that a single stuck connection leaves time for further tries."""
+"""How many beats one renewal may take, so that a stuck connection leaves time for further attempts."""
 STATUS_CHECK_SECONDS: Final = 0.01
-"""How often to check whether the event loop has updated the status."""
+"""How often, in seconds, to check whether the event loop has updated the status."""
 STATUS_WAIT_PART: Final = 50
-"""The wait for the status is a beat divided by this; after that the previous status stays published and ages."""
+"""The wait for a new status is a beat divided by this. After that, the renewal is sent without one."""
 MIN_EXIT_SECONDS: Final = 1.0
-"""Task functions get at least this long to end, even if the process was suspended until after its lease."""
+"""How many seconds task functions get to end at least, even if the process was suspended until after its lease."""
 
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
 
 
 class LeaseOwner(Protocol):
-    """The node's membership, as the lease needs it; called on the lease's thread."""
+    """What the lease needs of the node's membership. The methods are called on the thread of the lease."""
 
     def lease_lost(self, node_id: str) -> None:
         """Fence the node."""
 
     def is_idle(self, node_id: str) -> bool:
-        """Whether no attempt of this node id runs."""
+        """Whether no attempt runs that belongs to this node id."""
 
 
 class Lease:
@@ -78,26 +78,27 @@ class Lease:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_renewal_wanted = asyncio.Event()
         self._stored_version = 0 if status is None else status.version
-        """The version of the status that the store has; the first one was stored with the node's row."""
+        """The version of the status that was sent last. The first one was stored with the node's row."""
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
         self._is_stopping = False
         self.stop_announced: Future[None] = Future()
-        """Done when the row says that the node is stopping; any thread may wait for it."""
+        """Done when the row is marked as stopping. Any thread may wait for it."""
 
     @property
     def beat_seconds(self) -> float:
-        """How often the lease is renewed."""
+        """The time between two renewals."""
         return self._seconds / HEARTBEATS_PER_LEASE
 
     @property
     def is_over(self) -> bool:
-        """Whether others may have taken over. True at once after a suspension of the process, before `run` notices."""
+        """Whether other nodes may have taken over. Uses the clock, so it is True at once after a suspension of the
+        process."""
         return self.is_lost or self._clock.monotonic() >= self._valid_until
 
     async def run(self, end: asyncio.Event) -> None:
-        """Renew until `end` is set or the lease is lost; the watchdog watches meanwhile."""
+        """Renew the lease until `end` is set or the lease is lost. The watchdog runs meanwhile."""
         keeper = await self._store.keeper()
         self._loop = asyncio.get_running_loop()
         beside = [self._loop.create_task(self._wake_at(end))]
@@ -115,13 +116,14 @@ class Lease:
             await keeper.close()
 
     def renew_soon(self) -> None:
-        """Renew before the next beat, to publish a new status. Thread-safe."""
+        """Renew the lease now, to publish a new status. Thread-safe."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # `keep` has ended
                 self._loop.call_soon_threadsafe(self._is_renewal_wanted.set)
 
     def announce_stop(self) -> None:
-        """Mark the row as stopping. Safe from any thread and from a signal handler."""
+        """Mark the node's row as stopping, by a renewal that follows at once. Safe from any thread and from a signal
+        handler."""
         self._is_stopping = True
         self.renew_soon()
 
@@ -142,7 +144,7 @@ class Lease:
             self._is_renewal_wanted.clear()
 
     async def _renew(self, keeper: LeaseKeeper) -> bool:
-        """Renew once. False if the lease is lost, or so close to its end that the node must be fenced."""
+        """Renew the lease once. False if it is lost, or so close to its end that the node must be fenced."""
         published = await self._new_status()
         self._asked_at = asked_at = self._clock.monotonic()
         patience = self._valid_until - self.beat_seconds - asked_at
@@ -166,7 +168,7 @@ class Lease:
         return self._clock.monotonic() < self._valid_until
 
     async def _new_status(self) -> bytes | None:
-        """The node's current status, or None if the event loop does not update it within a short wait. The store notes
+        """The node's current status. None if the event loop does not update it within a short wait: the store notes
         when it received a status, so an old one must not be sent again."""
         status = self._status
         if status is None:

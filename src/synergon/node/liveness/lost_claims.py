@@ -1,6 +1,6 @@
 """Hands back lost claims: tasks that this node has claimed without receiving the answer.
 
-A claim that raised may have been committed if only its answer was lost. Its tasks are then `running` under a live node
+A claim that raised may have been committed, if only its answer was lost. Its tasks are then `running` on a live node
 that does not run them, and no node would ever reap them.
 """
 
@@ -21,7 +21,7 @@ PAGE: Final = 1000
 
 
 class LostClaims:
-    """Checks only after a claim has failed. Called while no claim is in flight."""
+    """Hands tasks back after a claim has failed. Called while no claim is in flight."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class LostClaims:
         self._doubt_seconds = check_seconds
         self._check_until = 0.0
         self.must_check = False
-        """The store may have tasks of this node as `running` that the node does not know."""
+        """Whether, in the store, tasks may be `running` on this node that the node does not know."""
 
     def claim_failed(self) -> None:
-        """Note that a claim has failed. It may be committed later, so one check is not enough."""
+        """Note that a claim has failed. The store may commit it later, so one check is not enough."""
         self._check_until = self._clock.monotonic() + self._doubt_seconds
         self.must_check = True
 
     async def hand_back(self, node_id: str) -> None:
-        """Hand back every task that is `running` on this node in the store and does not run here."""
+        """Hand back every task that is `running` on this node by the store, but does not run here."""
         is_last_look = self._clock.monotonic() > self._check_until
         known = self._runner.running.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):

@@ -30,11 +30,12 @@ from synergon.stores.base import Store
 from synergon.version import VERSION
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""How long a stop waits until the node's row is marked as stopping; the lease goes on trying after that."""
+"""How many seconds a stop waits until the node's row is marked as stopping. The lease repeats the attempt after
+that."""
 
 
 class Membership:
-    """Registers the node, and registers it again after a lost lease; `id` is the node's current id."""
+    """Registers the node, and registers it again after its lease was lost. `id` is the node's current id."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Membership:
     ) -> None:
         self.id = ""
         self.address: str | None = None
-        """The address that peers send to."""
+        """The address to which peers send. None if the node has none."""
         self.lease: Lease | None = None
         self._store = store
         self._kinds = kinds
@@ -74,12 +75,12 @@ class Membership:
         self._is_closed = False
 
     def renew_soon(self) -> None:
-        """Publish the current status at once."""
+        """Renew the lease now, which publishes the current status."""
         if self.lease is not None:
             self.lease.renew_soon()
 
     async def join(self, node_id: str | None = None) -> None:
-        """Register under a new id, or under this one, and start to renew the lease."""
+        """Register under this id, or else under a new one, and start to renew the lease."""
         node_id = self.id = node_id or new_id(self._clock)
         settings = self._settings
         asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier
@@ -117,11 +118,13 @@ class Membership:
     # ------------------------------------------------------------ the lease is lost
 
     def is_idle(self, node_id: str) -> bool:
-        """Whether no attempt of this id runs. After a rejoin all that run belong to the new id and its lease."""
+        """Whether no attempt runs that belongs to this id. After the node has joined again, all running attempts belong
+        to the new id."""
         return self.id != node_id or not self._runner.running
 
     def lease_lost(self, node_id: str) -> None:
-        """Stop claiming and kill children. Called from the lease's thread, even while the event loop is blocked."""
+        """Stop claiming, kill the child processes, and join again. Called on the thread of the lease, even while the
+        event loop is blocked."""
         self._logger.error("node %s has lost its lease; it stops its tasks and joins again under a new id", node_id)
         self._scheduler.fence()
         self._executor.kill_children()
@@ -154,24 +157,24 @@ class Membership:
     # ------------------------------------------------------------ the end
 
     def announce_stop(self) -> None:
-        """Mark the row as stopping, so that a later death of the node counts as no crash of its tasks. Safe from any
+        """Mark the node's row as stopping, so that its tasks are not charged with a crash if it dies. Safe from any
         thread and from a signal handler."""
         if self.lease is not None:
             self.lease.announce_stop()
 
     async def wait_stop_announced(self) -> None:
-        """Return when the row is marked as stopping, or after ANNOUNCE_SECONDS."""
+        """Wait until the row is marked as stopping, at most ANNOUNCE_SECONDS."""
         if self.lease is not None and not self.lease.is_lost:
             await asyncio.wait([asyncio.wrap_future(self.lease.stop_announced)], timeout=ANNOUNCE_SECONDS)
 
     def close(self) -> None:
-        """Do not join again, which would reopen the scheduler."""
+        """Prevent a rejoin, which would reopen the scheduler."""
         self._is_closed = True
         if self._rejoin_task is not None:
             self._rejoin_task.cancel()
 
     async def leave(self) -> None:
-        """Stop renewing the lease and remove the row."""
+        """Stop renewing the lease, and delete the node's row."""
         if self._keeper is not None:
             await self._keeper.stop()
         try:

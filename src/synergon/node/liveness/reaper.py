@@ -1,7 +1,7 @@
-"""The reaper: takes tasks back from dead nodes.
+"""The reaper: takes tasks from dead nodes.
 
-The store looks for running tasks without a valid lease, so tasks whose node has left no row are found too. A dead
-process on this host is noticed at once, before its lease expires.
+The store looks for running tasks without a live lease, so it also finds tasks whose node has no row. The death of a
+process on this host is noticed at once, before its lease ends.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from synergon.stores.base import Store
 
 BATCH: Final = 500
 PROCESS_CHECK_SECONDS: Final = 0.25
-"""How often the processes of this host are checked; that asks the operating system, not the store."""
+"""How often, in seconds, the processes of this host are checked. This asks the operating system, not the store."""
 MAX_BEAT_SECONDS: Final = 5.0
 FULL_REAP_BEATS: Final = 3
-"""Dead nodes are seen in the node table at every beat; tasks whose node has no row are searched at every third."""
+"""At every how many beats the store is searched for tasks whose node has no row. Dead nodes with a row are noticed at
+every beat."""
 
 
 class Reaper:
-    """A duty of every node; reapers of several nodes may run at once."""
+    """A duty of every node. The reapers of several nodes may run at once."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Reaper:
         self._beats = 0
 
     async def step(self) -> None:
-        """Read the node table, reap if needed, then check local processes until the next beat or a death."""
+        """Read the rows of the nodes, reap if needed, then check local processes until the next beat or a death."""
         self._nodes = await self._store.nodes()
         self._signals.nodes_read(self._nodes)
         if self._beats % FULL_REAP_BEATS == 0 or self._gone() or any(node.lease_remaining <= 0 for node in self._nodes):
@@ -58,7 +59,7 @@ class Reaper:
             await self._clock.sleep(min(PROCESS_CHECK_SECONDS, self._beat_seconds))
 
     async def reap(self) -> None:
-        """Take back all tasks without a live owner."""
+        """Take all tasks of dead nodes, in batches, and signal what became of them."""
         gone = self._gone()
         while True:
             reaped = await self._store.reap(gone, BATCH)

@@ -1,6 +1,7 @@
-"""Status: what a node publishes about itself with every renewal of its lease.
+"""Status: what a node publishes about itself when it renews its lease.
 
-The event loop encodes the status; the lease's thread reads only the encoded bytes and never waits for the loop.
+The event loop encodes the status. The thread of the lease reads only the encoded bytes, and never waits for the loop
+for long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from synergon.node.duties.cordon import Cordon
 def node_status(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
 ) -> NodeStatus:
-    """The current status of the node. Safe from any thread; a concurrent change appears in the next status."""
+    """The current status of the node. Safe from any thread; a concurrent change may appear only in the next status."""
     is_reserving = not admission.drops_reservation
     kinds = {kind_request.kind: kind_status(kind_request, task_type) for kind_request, task_type in admission.kinds()}
     return NodeStatus(
@@ -58,7 +59,7 @@ def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
 
 
 class StatusPublisher:
-    """The latest encoded status of the node. It gets older while the event loop is blocked."""
+    """The latest encoded status of the node. It is not updated while the event loop is blocked."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class StatusPublisher:
         return node_status(self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure)
 
     def update(self) -> bytes:
-        """Encode the current status and return it. On the event loop only."""
+        """Encode the current status and return it. Only on the event loop."""
         self.latest = encode_status(self.current())
         self.version += 1
         return self.latest
 
     def request_update(self) -> None:
-        """Have the event loop call `update` soon. Thread-safe."""
+        """Schedule `update` on the event loop. Thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is exiting
             self._loop.call_soon_threadsafe(self.update)

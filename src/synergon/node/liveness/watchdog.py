@@ -14,11 +14,11 @@ from synergon.model.clock import Clock
 from synergon.node.attempts.attempt import Attempt
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long the loop may be blocked before it is logged."""
+"""How many seconds the event loop may be blocked before this is logged."""
 
 
 class Watchdog:
-    """Pings the node's event loop from another thread, and logs its current location when no answer comes."""
+    """Pings the node's event loop from another thread. If no answer comes, logs which code the loop is running."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Watchdog:
         self._has_logged = False
 
     async def watch(self, end: asyncio.Event) -> None:
-        """Ping until `end` is set. Runs on another event loop than the one it watches."""
+        """Ping the node's event loop and check for its answers, until `end` is set. Runs on another event loop."""
         while not end.is_set():
             self._ping()
             before = self._clock.monotonic()

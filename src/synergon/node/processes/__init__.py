@@ -1,1 +1,1 @@
-"""Child processes and the executor that starts them."""
+"""Threads and child processes for task functions."""

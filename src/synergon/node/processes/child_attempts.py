@@ -26,20 +26,20 @@ from synergon.options.durations import microseconds
 from synergon.task import AnyTask
 
 START_SECONDS: Final = 60.0
-"""How long a child may take to import the module of its task function."""
+"""How many seconds a child may take to import the module of its task function."""
 
 MAX_ISOLATED: Final = 64
-"""How many suspect tasks may run at once, each alone in a child, if there is memory for that many."""
+"""How many suspect tasks may run at once, each alone in a child, if there is memory for them."""
 
 NOT_STARTED_SECONDS: Final = 5.0
-"""How long a task is deferred after no child could be started for it."""
+"""By how many seconds a task is deferred if no child could be started for it."""
 
 _ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
 
 
 class ChildAttempts:
-    """Runs attempts in child processes, and bounds how many run at once."""
+    """Runs attempts in child processes, and limits how many run at once."""
 
     def __init__(
         self,
@@ -58,24 +58,24 @@ class ChildAttempts:
         self._logger = logger
         self._deadlines = deadlines
         self.is_stopping = False
-        """The node was told to stop: a child that dies now charges no crash."""
+        """Whether the node is stopping. If a child dies then, its task is handed back without a crash."""
         self._slots = asyncio.Semaphore(max_children)
         self._isolated_slots = asyncio.Semaphore(max(max_children, executor.children_that_fit(MAX_ISOLATED)))
         self._url = url
         self._kinds_with_transaction: set[str] = set()
 
     def why_not_in_child(self, task_type: AnyTask) -> str | None:
-        """Why this kind cannot run in a child process; None if it can."""
+        """Why this kind cannot run in a child process. None if it can."""
         if task_type.kind in self._kinds_with_transaction:
             return "it uses ctx.transaction()"
         return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
-        """Run a claimed attempt and return its outcome.
+        """Run an attempt in a child process, and return its outcome.
 
-        A claim takes no more tasks for child processes than there are free ones, so these attempts never wait. Isolated
-        attempts (of suspect tasks) may have to wait. They have processes of their own, and many of them: after the
-        death of a node with many long tasks, all of these should run again soon.
+        A claim takes only as many tasks for child processes as there are free ones, so these attempts do not wait.
+        Isolated attempts (of suspect tasks) may wait. They have child processes of their own, up to MAX_ISOLATED,
+        because after the death of a node with many long tasks all of these become suspect and run again.
         """
         slots = self._isolated_slots if attempt.is_isolated else self._slots
         attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait for a slot

@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 
 BEGINS: Final = b"begins"
-"""Message of the child: imports are done, the task function starts, and so does its timeout."""
+"""The message that the child sends when imports are done and the task function starts. The timeout starts, too."""
 
 
 class NoTransactionHere(NotAvailable):
-    """The task function used ctx.transaction(), but the connection is in the parent process."""
+    """The task function used ctx.transaction(), but only the parent process has the connection."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to run. Module and name are those of the registered function, never values from the database."""
+    """The attempt that a child runs. Module and name are those of the registered function, never values from the
+    database."""
 
     module: str
-    """Importing it registers the kind."""
+    """The module whose import registers the kind."""
     function_module: str
     """The module that defines the function."""
     name: str
@@ -55,7 +56,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildControl(msgspec.Struct, frozen=True):
-    """A control exception on its way to the parent."""
+    """A control exception, as the child sends it to the parent."""
 
     name: str
     message: str
@@ -63,20 +64,20 @@ class ChildControl(msgspec.Struct, frozen=True):
 
 
 class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a job."""
+    """The answer of a child to a job: the result and the child tasks, or an error or a control exception."""
 
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()
     error: ErrorRecord | None = None
     control: ChildControl | None = None
     is_payload_error: bool = False
-    """The payload does not fit the signature of the function."""
+    """Whether the payload does not match the signature of the function."""
     wants_transaction: bool = False
-    """The function used ctx.transaction(), so it can run in the node's own process only."""
+    """Whether the function used ctx.transaction(), so that it can run only in the node's own process."""
 
 
 class ChildLink(AttemptLink):
-    """Implements the context of an attempt in a child by messages to the parent."""
+    """The link between the parent and a task function in a child: exchanges messages with the parent."""
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
@@ -91,22 +92,22 @@ class ChildLink(AttemptLink):
         self._channel.send(msgspec.json.encode(progress))
 
     async def still_owned(self) -> bool:
-        """Ask the parent."""
+        """Ask the parent whether the claim is still current, without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, self.still_owned_sync)
 
     def still_owned_sync(self) -> bool:
-        """Ask the parent."""
+        """Ask the parent whether the claim is still current."""
         return self._channel.request(b"still_owned") == b"yes"
 
     def transaction(self) -> OpenTransaction:
-        """Raise NoTransactionHere: the connection is in the parent process."""
+        """Raises NoTransactionHere: only the parent process has the connection."""
         raise NoTransactionHere(
             'ctx.transaction() is not available in a child process; use runs_in="thread" or a coroutine'
         )
 
 
 def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
-    """Run one job; the entry function of the child."""
+    """Run one job and return its answer. This is the entry function of the child."""
     job = msgspec.json.decode(job_bytes, type=ChildJob)
     for entry in job.path:
         if entry not in sys.path:
@@ -146,7 +147,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
 
 
 def _use_database_of_parent(engine: Engine, url: str) -> None:
-    """Override the URL in the settings of this process, which may differ from the parent's."""
+    """Use the parent's URL: the settings of this process may have another one."""
     engine.connection.is_in_child = True
     engine.settings = engine.settings.changed({"url": url}, "parent process")
 
@@ -162,7 +163,7 @@ def _find(job: ChildJob) -> AnyTask:
 
 
 def _attribute(found: Any, name: str) -> Any:
-    """Look the function up by its qualified name, for a function registered again under another kind."""
+    """The attribute with this qualified name. Used if a function was registered again under another kind."""
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
@@ -178,7 +179,8 @@ def _call(task_type: AnyTask, arguments: dict[str, Any], context: Context, chann
 
 
 async def _await(engine: Engine, running: Awaitable[Any]) -> Any:
-    """Await the task function with its engine open, as in the worker; the engine connects when it is first used."""
+    """Await the task function with the engine of its kind open, as in a worker. The engine connects when it is first
+    used."""
     async with engine:
         return await running
 

@@ -1,8 +1,9 @@
-"""The main program of a child process: runs the jobs that its parent sends, one at a time, until it is told to exit.
+"""The main program of a child process: runs the jobs that its parent sends, one at a time, until the parent sends END.
 
-A child never outlives its parent, whatever its job does. On Linux the kernel kills the child's process group, and with
-it all that the job has started, as soon as the parent is gone: no thread could do that while a job holds the
-interpreter lock in C code, for instance in a regular expression. Elsewhere the thread that reads from the parent does.
+A child never outlives its parent, whatever its job does. On Linux the kernel kills the child's process group, including
+everything that the job has started, as soon as the parent has ended. No thread could do that while a job holds the
+interpreter lock in C code, for instance in a regular expression. On other systems the thread that reads from the parent
+does it.
 
 Both sides exchange frames over one stream; the parent's side is in `child_process.py`. This module is imported before
 any job, so it imports nothing that is slow to load.
@@ -46,7 +47,7 @@ class Kind(IntEnum):
 
     # from the child
     ACCEPTED = 11
-    """The job is about to run: from here on the child's death counts against it."""
+    """The job is about to run. If the child dies after this, the death counts against the job."""
     MESSAGE = 12
     REQUEST = 13
     RESULT = 14
@@ -60,7 +61,7 @@ FRAME_TYPES: Final = frozenset(Kind)
 
 
 class Frame(NamedTuple):
-    """A message between parent and child. `number` pairs an answer with its request and is 0 otherwise."""
+    """A message between parent and child. `number` pairs an answer with its request; it is 0 in other frames."""
 
     kind: Kind
     number: int = 0
@@ -72,7 +73,7 @@ class Frame(NamedTuple):
 
 
 class BadFrame(ValueError):
-    """The bytes are not a frame: something else has written to the stream."""
+    """The bytes are not a frame: other code has written to the stream."""
 
 
 class FrameReader:
@@ -82,7 +83,8 @@ class FrameReader:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete now; raise BadFrame only after the valid frames before it."""
+        """Yield the frames that are complete now. After the valid frames, raises BadFrame if the following bytes are
+        not a frame."""
         self._unread += data
         while (frame := self._next()) is not None:
             yield frame
@@ -106,7 +108,7 @@ class FrameReader:
 
 
 class ChannelClosed(RuntimeError):
-    """The job has ended; threads that it left running cannot send any more."""
+    """The job has ended. Threads that it left running can no longer send."""
 
 
 class RequestRejected(RuntimeError):
@@ -120,7 +122,7 @@ class ChildChannel:
 
     def __init__(self, fd: int) -> None:
         self.noted = threading.Event()
-        """Set with the first note from the parent."""
+        """Set when the parent has sent a note."""
         self._fd = fd
         self._lock = threading.Lock()
         self._is_open = True
@@ -138,7 +140,8 @@ class ChildChannel:
             self._write(Frame(Kind.MESSAGE, payload=message))
 
     def request(self, message: bytes) -> bytes:
-        """Send a request to the parent and return its answer; RequestRejected if the parent has none."""
+        """Send a request to the parent, and return its answer. Raises RequestRejected if the parent has no answer, and
+        ChannelClosed if the job ends first."""
         answers: SimpleQueue[Frame | None] = SimpleQueue()
         number = next(self._request_numbers)
         with self._lock:
@@ -153,7 +156,7 @@ class ChildChannel:
                 raise ChannelClosed("the job ended before the parent answered")
 
     def finish(self, last: Frame) -> None:
-        """Send the job's last frame and close the channel, so nothing of this job mixes with the next one."""
+        """Send the job's last frame and close the channel, so that nothing of this job mixes with the next one."""
         with self._lock:
             self._write(last)
             self._is_open = False
@@ -171,7 +174,7 @@ class ChildChannel:
             answers.put(frame)
 
     def accept(self) -> None:
-        """Tell the parent that the job is about to run."""
+        """Report to the parent that the job is about to run."""
         with self._lock:
             self._write(Frame(Kind.ACCEPTED))
 
@@ -194,7 +197,7 @@ Entry = Callable[[bytes, ChildChannel], bytes]
 
 
 def main(channel_fd: int, lifeline_fd: int, entry_name: str, preload: list[str]) -> None:
-    """Run the child process."""
+    """Run the child process: tie it to its parent, then run jobs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in (channel_fd, lifeline_fd):
         os.set_inheritable(fd, False)
@@ -206,7 +209,7 @@ def main(channel_fd: int, lifeline_fd: int, entry_name: str, preload: list[str])
 
 
 class _Child:
-    """Receives jobs in one thread and runs them in the main thread, as a script would."""
+    """Receives jobs on one thread, and runs them on the main thread, as a script would run."""
 
     def __init__(self, channel_fd: int) -> None:
         self._fd = channel_fd
@@ -265,7 +268,8 @@ def end_at_once() -> NoReturn:
 
 
 def _tie_to(lifeline_fd: int) -> None:
-    """Have the kernel kill this process group when the parent's end of the lifeline pipe closes."""
+    """Make the kernel kill this process group when the parent's end of the lifeline pipe closes. Ends at once if it is
+    closed already."""
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -276,7 +280,7 @@ def _tie_to(lifeline_fd: int) -> None:
 
 
 def _load(entry_name: str, preload: list[str]) -> Entry | Frame:
-    """The entry function; if it cannot be imported, the frame that answers every job."""
+    """The entry function. If it cannot be imported, the frame that answers every job."""
     entry_module, _, function_name = entry_name.partition(":")
     try:
         for module_name in preload:
@@ -294,7 +298,7 @@ def _check_answer(answer: object) -> bytes:
 
 
 def _flush_output() -> None:
-    """Flush what the job has printed: the next flush may be hours away, and a kill would lose it."""
+    """Flush what the job has printed: the next flush may be hours away, and a kill would lose the output."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed by the job, or gone
             stream.flush()
@@ -309,7 +313,7 @@ def _describe(error: BaseException) -> bytes:
 
 
 def _print_and_exit() -> NoReturn:
-    """Print the traceback and exit at once: a normal exit would wait for threads that a job left running."""
+    """Print the traceback and exit at once. A normal exit would wait for threads that a job left running."""
     try:
         traceback.print_exc()
     finally:

@@ -1,14 +1,14 @@
 """ChildPool: child processes for task functions that need a core of their own or may crash their process.
 
 A job has exactly one outcome: an answer, or one of four failures that say what caused it. A child's death counts
-against a job only if the child had accepted it; a job sent to a dead child runs in another one. A job cannot harm the
-pool, delay other children or block the event loop. Processes that a job starts in its child's process group end with
-the child, and no child outlives this process.
+against a job only if the child had accepted the job; a job that was sent to a dead child runs in another one. A job
+cannot harm the pool, delay other children or block the event loop. Processes that a job starts in its child's process
+group end with the child, and no child outlives this process.
 
 The pool neither limits the number of children (the caller does) nor interprets jobs and messages.
 
-Children are plain `python -c` processes connected by a socket pair: `multiprocessing` runs the parent's script again in
-each child, and `pebble`, which is built on it, cannot exchange messages with a running job. POSIX only.
+Children are plain `python -c` processes, connected by a socket pair: `multiprocessing` runs the parent's script again
+in each child, and `pebble`, which is built on it, cannot exchange messages with a running job. POSIX only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from synergon.node.processes.child_process import ChildProcess, describe_end, na
 OnMessage = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 
 MAX_STARTS: Final = 3
-"""How many children are tried for a job when they die before they accept it: the import may be what kills them."""
+"""How many children are started for a job at most, if they die before they accept it: an import may be what kills
+them."""
 
 logger = logging.getLogger("synergon.node.processes.child_pool")
 printing(logger)
@@ -52,7 +53,7 @@ class ChildDied(ChildFailure):
 
 
 class ChildKilled(ChildFailure):
-    """The child process was killed by its parent, and is gone."""
+    """The parent killed the child process, which has ended."""
 
 
 class ChildError(ChildFailure):
@@ -64,7 +65,7 @@ class ChildError(ChildFailure):
 
 
 class ChildNotStarted(ChildFailure):
-    """No child accepted the job, so it has not run."""
+    """No child accepted the job, so the job has not run."""
 
 
 class ChildRun:
@@ -83,38 +84,39 @@ class ChildRun:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs the job; None before it has started and after the job has ended."""
+        """The process that runs the job. None before the process has started, and after the job has ended."""
         return self._child.pid if self._child else None
 
     async def result(self) -> bytes:
-        """Return the answer or raise the ChildFailure. Repeatable; cancelling the wait does not stop the job."""
+        """Return the answer, or raise the ChildFailure. May be called again. Cancelling the wait does not stop the
+        job."""
         outcome = await asyncio.shield(self._outcome)
         if isinstance(outcome, ChildFailure):
             raise outcome
         return outcome
 
     def notify(self, note: bytes) -> None:
-        """Send a note to the job. No effect after its end."""
+        """Send a note to the job. Has no effect after the end of the job."""
         frame = Frame(Kind.NOTE, payload=note)
         self._send(frame)
         if not self.is_accepted:
             self._to_send.append(frame)  # a child that dies before it accepts takes the note with it
 
     def kill(self) -> None:
-        """Kill the process now. No effect after the end of the job."""
+        """Kill the process now. Has no effect after the end of the job."""
         self.is_kill_requested = True
         if self._child is not None:
             self._child.kill()
 
     def send_to(self, child: ChildProcess) -> None:
-        """Send the job and the notes so far to a child."""
+        """Send a child the job, and the notes that were sent before the job was accepted."""
         self._child = child
         self.starts += 1
         for frame in self._to_send:
             child.send(frame)
 
     def handle_message(self, frame: Frame) -> None:
-        """Call `on_message` and, for a request, send its answer to the job."""
+        """Call `on_message`. If the message is a request, send what it returns to the job as the answer."""
         try:
             answer = self._on_message(frame.payload) if self._on_message else None
         except Exception as error:  # noqa: BLE001  an error of the callback must not break the pool
@@ -188,16 +190,17 @@ class ChildPool:
 
     @property
     def idle(self) -> int:
-        """Number of children without a job."""
+        """The number of children without a job."""
         return len(self._idle)
 
     @property
     def busy(self) -> int:
-        """Number of jobs that have not ended."""
+        """The number of jobs that have not ended."""
         return len(self._runs)
 
     def start(self, job: bytes, *, on_message: OnMessage | None = None, fresh: bool = False) -> ChildRun:
-        """Start a job. `on_message` receives its messages; what it returns (or awaits) is the answer to a request.
+        """Start a job. `on_message` is called with its messages. For a request, what it returns (awaited, if awaitable)
+        is the answer.
 
         A `fresh` job gets a new process that runs no other job.
         """
@@ -213,9 +216,9 @@ class ChildPool:
         return run
 
     def kill_all(self, *, timeout_seconds: float = 5.0) -> bool:
-        """Kill every child and wait until all are gone; False if one is not within the timeout. Thread-safe.
+        """Kill every child, and wait until all have ended. False if one has not within the timeout. Thread-safe.
 
-        It does not depend on the event loop, which may be blocked. Jobs started later get new children.
+        Does not depend on the event loop, which may be blocked. Jobs that are started later get new children.
         """
         with self._lock:
             children = list(self._children)
@@ -227,7 +230,7 @@ class ChildPool:
         return all(child.wait(deadline - time.monotonic()) for child in children)
 
     async def close(self) -> None:
-        """Kill running children, let idle ones exit, and return when every process is gone. Idempotent."""
+        """Kill working children, let idle ones exit, and return when every process has ended. Idempotent."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
@@ -260,7 +263,7 @@ class ChildPool:
             run.send_to(child)
 
     def handle_frame(self, child: ChildProcess, frame: Frame) -> None:
-        """Act on what a child has sent."""
+        """Act on a frame that a child has sent."""
         run = self._working.get(child)
         if run is None or run.is_kill_requested:
             return
@@ -290,7 +293,7 @@ class ChildPool:
         return self._memory_limit_bytes is not None and child.resident_bytes() > self._memory_limit_bytes
 
     def handle_gone(self, child: ChildProcess) -> None:
-        """Remove a child that is gone; its job, if any, is assigned to another child or finished."""
+        """Remove a child that has ended. If it had a job, the job goes to another child or is finished."""
         with self._lock:
             self._children.discard(child)
         if child in self._idle:

@@ -1,8 +1,6 @@
-"""ChildProcess: one child process as its parent sees it, from before its start until it has been reaped.
-
-Its pool is told when the process is really gone, after all frames that it sent. Processes that it has started in
-its process group die with it, and it dies with this process, even if that is killed.
-"""
+"""ChildProcess: a child process, seen from its parent. It calls `ChildPool.handle_gone` when the process has ended and
+all its frames are read. The child's process group ends with the child. The child ends with the parent, even if the
+parent is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +21,8 @@ if TYPE_CHECKING:
     from synergon.node.processes.child_pool import ChildPool
 
 EXIT_SECONDS: Final = 5.0
-"""How long a child may take to exit by itself; a thread that a job left running could keep it alive for ever."""
+"""How many seconds a child may take to exit by itself. A thread that a job left running could keep it alive for
+ever."""
 BOOTSTRAP: Final = (
     "import sys; fds, entry, preload, sys.path[:] = sys.argv[1:3], sys.argv[3], sys.argv[4].split(), sys.argv[5:]; "
     "del sys.argv[1:]; from synergon.node.processes.child_main import main; main(*map(int, fds), entry, preload)"
@@ -33,7 +32,7 @@ _lifelines: set[int] = set()
 
 
 def _drop_lifelines() -> None:
-    """Close the lifelines in a fork of this process: children must die with the original, not with the fork."""
+    """Close the lifelines in a fork of this process: children must end with the original process, not with the fork."""
     for fd in _lifelines:
         os.close(fd)
 
@@ -61,7 +60,7 @@ class ChildProcess:
         self.start_error: Exception | None = None
         self.is_kill_requested = False
         self.is_over = asyncio.Event()
-        """Set on the event loop after the pool was told that the process is gone."""
+        """Set on the event loop after `ChildPool.handle_gone` was called."""
         self._arguments = (entry, " ".join(preload), *sys.path)
         self._pool = pool
         self._loop = asyncio.get_running_loop()
@@ -92,17 +91,17 @@ class ChildProcess:
     # ------------------------------------------------------------ frames, on the event loop
 
     def send(self, frame: Frame) -> None:
-        """Send without waiting. A frame that a dying child does not read is lost; the pool is told of its end."""
+        """Send a frame without waiting. A frame that a dying child does not read is lost."""
         self._unsent += frame.encode()
         self._write()
 
     def retire(self) -> None:
-        """Ask the process to exit, and kill it if it has not after EXIT_SECONDS."""
+        """Ask the process to exit. Kill it if it has not done so after EXIT_SECONDS."""
         self.send(Frame(Kind.END))
         self._exit_timer = self._loop.call_later(EXIT_SECONDS, self.kill)
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process; 0 if it is gone."""
+        """The resident memory of the process in bytes. 0 if the process has ended."""
         import psutil  # slow to import, and only needed where memory is limited
 
         try:
@@ -146,7 +145,8 @@ class ChildProcess:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        """Stop reading and kill the process: its stream is corrupt or closed, and most often it is dying already."""
+        """Stop reading and kill the process: its stream is corrupt or closed. Most often the process is already
+        dying."""
         self._loop.remove_reader(self._socket)
         self._kill_group()
 
@@ -179,12 +179,12 @@ class ChildProcess:
         self._kill_group()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until the process is gone, at most this long; return whether it is."""
+        """Wait until the process has ended, at most this long. Returns whether it has."""
         self._thread.join(max(timeout_seconds, 0))
         return not self._thread.is_alive()
 
     def _run(self, their_socket: socket.socket, their_lifeline: int) -> None:
-        """Start the process and wait for its end; runs in the thread."""
+        """Start the process, and wait for its end. Runs on the thread."""
         try:
             process = self._start(their_socket.fileno(), their_lifeline)
         except Exception as error:  # noqa: BLE001  an odd sys.path too; the job must hear of it
@@ -229,7 +229,7 @@ class ChildProcess:
 
 
 def _wait_without_reaping(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the exit but keep the pid reserved, so that a kill cannot hit another process that reuses it."""
+    """Wait for the exit but keep the pid reserved, so that a kill cannot hit another process with the same pid."""
     if hasattr(os, "waitid"):
         with suppress(ChildProcessError):  # other code in this process has reaped it
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

@@ -18,35 +18,35 @@ from synergon.node.processes.child_pool import ChildPool, ChildRun
 from synergon.options.settings import Settings
 
 CHILD_BYTES: Final = 128 * 1024 * 1024
-"""Assumed memory of a child that has imported an application."""
+"""The assumed memory of a child that has imported an application."""
 
 
 class BackgroundRun(Protocol):
-    """A coroutine that runs where task functions cannot block it."""
+    """A running coroutine that task functions cannot block."""
 
     async def stop(self) -> None:
-        """Ask it to end and wait for that."""
+        """Request the end of the coroutine, and wait for it."""
 
 
 class BackgroundLoop(Protocol):
-    """What runs in the background: the lease of a node."""
+    """What a keeper runs: the renewal of a node's lease."""
 
     async def run(self, end: asyncio.Event) -> None:
-        """Go on until `end` is set."""
+        """Run until `end` is set."""
 
 
 class Executor(Protocol):
-    """Runs task functions that do not run on the node's event loop."""
+    """Runs task functions that do not run on the node's event loop, and gives access to the operating system."""
 
     @property
     def identity(self) -> ProcessIdentity:
         """The identity of this process."""
 
     def is_gone(self, process: ProcessIdentity) -> bool:
-        """Whether that process is certainly dead."""
+        """Whether the process is certainly dead."""
 
     async def resources(self) -> dict[str, int]:
-        """The machine's resources, in the units of requirements."""
+        """The amount of each resource of the machine, in the units of requirements."""
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
         """Run `function`, which must not raise, and return its value. Commands have threads of their own."""
@@ -61,13 +61,13 @@ class Executor(Protocol):
         """Kill all children now. Thread-safe."""
 
     def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
-        """Run `loop.run` where task functions cannot block it; its event is set when it should end."""
+        """Run `loop.run` where task functions cannot block it. `BackgroundRun.stop` sets its event."""
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
 
     async def close(self) -> None:
-        """End the children; threads that still run are abandoned."""
+        """End the children. Threads that still run are abandoned."""
 
 
 class LocalExecutor:
@@ -81,15 +81,16 @@ class LocalExecutor:
         self.identity = this_process()
 
     def is_gone(self, process: ProcessIdentity) -> bool:
-        """Whether that process is certainly dead."""
+        """Whether the process is certainly dead."""
         return is_gone(process)
 
     async def resources(self) -> dict[str, int]:
-        """The machine's resources, in the units of requirements."""
+        """The amount of each resource of the machine, in the units of requirements."""
         return dict(await asyncio.to_thread(machine.resources))
 
     async def run_in_thread(self, function: Callable[[], Any], *, is_command: bool = False) -> Any:
-        """Run `function` and return its value. Commands have threads of their own, so a full node still runs them."""
+        """Run `function`, and return its value. Commands have threads of their own, so that a full node can run
+        them."""
         pool = self._threads_for_commands() if is_command else self._threads_for_tasks()
         return await asyncio.get_running_loop().run_in_executor(pool, function)
 
@@ -104,7 +105,8 @@ class LocalExecutor:
         return self._command_threads
 
     def children_that_fit(self, limit: int) -> int:
-        """How many children fit into the free memory, at most `limit`; 0 if the system does not say."""
+        """How many children fit into the free memory, at most `limit`. 0 if the system does not report its free
+        memory."""
         try:
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (ValueError, OSError):
@@ -135,7 +137,7 @@ class LocalExecutor:
         os._exit(code)
 
     async def close(self) -> None:
-        """End the children; threads that still run are abandoned."""
+        """End the children. Threads that still run are abandoned."""
         if self._children is not None:
             await self._children.close()
         for pool in (self._task_threads, self._command_threads):
@@ -154,7 +156,7 @@ class LoopThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Ask the coroutine to end and wait for the thread."""
+        """Request the end of the coroutine, and wait for the thread."""
         with suppress(RuntimeError):  # the loop is closed: the coroutine has ended by itself
             self._loop.call_soon_threadsafe(self._end.set)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)

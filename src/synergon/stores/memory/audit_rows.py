@@ -1,4 +1,4 @@
-"""The audit of operator actions, in the memory store: the primitives of `stores.session.AuditRows` over its tables."""
+"""The audit of operator actions in the memory store: implements `stores.session.AuditRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AuditRows:
         self._tables: Final = session.tables
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an operator action."""
+        """Insert an operator action. An outcome of None means that the named node will report it."""
         now = to_datetime(self._session.now)
         self._tables.last_action_id += 1
         record = self._tables.audit[self._tables.last_action_id] = AuditRecord(
@@ -40,7 +40,7 @@ class AuditRows:
         return record
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an action."""
+        """Write the outcome that a node reports for an action. False if the action has an outcome or does not exist."""
         record = self._tables.audit.get(action_id)
         if record is None or record.outcome is not None:
             return False
@@ -52,12 +52,12 @@ class AuditRows:
         return list(islice(reversed(self._tables.audit.values()), limit))
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """The actions that a node has yet to report, oldest first."""
+        """The actions whose outcome this node has yet to report, oldest first."""
         records = self._tables.audit.values()
         return list(islice((one for one in records if one.outcome is None and one.subject == node_id), limit))
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete the oldest actions that are older than the cutoff."""
+        """Of the oldest `limit` actions, delete those older than `age` microseconds."""
         before = self._session.now - age
         for record in list(islice(self._tables.audit.values(), limit)):
             if from_datetime(record.requested_at) < before:

@@ -19,7 +19,8 @@ from synergon.stores.rules import claim as rule
 
 
 async def claim(session: Session, request: ClaimRequest) -> Claims:
-    """Take the first ready tasks in claim order that the node has slots and capacity for."""
+    """Claim the first ready tasks in claim order that fit the node. Raises `LeaseLost` if the node has no live
+    lease."""
     tables, now = session.tables, session.now
     is_cordoned = await session.ready.is_cordoned(request.node_id)
     if is_cordoned is not False:
@@ -30,14 +31,14 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 
 def _is_plain(tables: Tables, request: ClaimRequest) -> bool:
-    """Whether nothing but numbers decides."""
+    """Whether the counts of the request alone decide which tasks are claimed."""
     return request.needs_only_slots(request.kinds) and not any(
         tables.ready.has_requirements(kind.kind) for kind in request.kinds
     )
 
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
-    """Merge the ready groups. The caller starts each row before it asks for the next."""
+    """Merge the ready groups, in claim order. The caller starts each row before it takes the next."""
     left_of = {kind.kind: request.most_without_requirements(kind) for kind in request.kinds}
     heads = _heads(tables, request, now)
     left = request.limit

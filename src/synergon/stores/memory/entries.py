@@ -1,4 +1,4 @@
-"""Entries of the tables other than tasks: nodes, limits, servers, groups."""
+"""Rows of the memory store's tables of nodes, limits, servers, providers and groups."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Server(msgspec.Struct):
 
 
 class Provider(msgspec.Struct):
-    """A pool of servers."""
+    """A provider: the back-off of its servers, and its pool."""
 
     declared: str
     """What the code declared last, as JSON."""
@@ -64,7 +64,7 @@ class Group(msgspec.Struct):
     ended_at: int | None = None
     then_id: int | None = None
     live: int = 0
-    """The number of its live tasks."""
+    """The number of live tasks of the group."""
     members: dict[int, Row] = {}
     followers: dict[int, Row] = {}
     """The tasks that wait for the end of the group."""

@@ -1,4 +1,4 @@
-"""Groups of tasks, in the memory store: the primitives of `stores.session.GroupRows` over its tables."""
+"""Groups of tasks in the memory store: implements `stores.session.GroupRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GroupRows:
         return tables.last_group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Record which task follows the group."""
+        """Store which task follows the group."""
         self._tables.groups[group_id].then_id = task_id
 
     async def open(self, ids: Iterable[int]) -> set[int]:
@@ -45,7 +45,7 @@ class GroupRows:
         return [(group_id, groups[group_id]) for group_id in ids if group_id in groups]
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End the groups of this list that have no live task."""
+        """End the groups of this list that have no live task. Returns those that had not ended before."""
         ended = []
         for group_id, group in self._found(ids):
             if group.live == 0 and group.ended_at is None:
@@ -55,7 +55,7 @@ class GroupRows:
         return ended
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Release the tasks that waited for the end of these groups."""
+        """Move the tasks that waited for these groups to `scheduled`, `waiting` or `ready`."""
         followers = [row for _, group in self._found(ids) for row in group.followers.values()]
         for row in followers:
             self._tables.release(row, self._session.now)
@@ -88,7 +88,8 @@ class GroupRows:
         ]
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete old groups that have no task left."""
+        """Delete groups that ended longer than `age` ago and have no task, live or final. Checks at most `limit`
+        groups."""
         tables, ended_before = self._tables, self._session.now - age
         for group_id in list(islice(tables.empty_groups, limit)):
             if not tables.is_empty(group_id):  # a task has joined the group after its end

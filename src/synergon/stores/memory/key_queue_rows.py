@@ -1,5 +1,5 @@
-"""Key queues: their tasks and their rates, in the memory store: the primitives of `stores.session.KeyQueueRows` over
-its tables."""
+"""Key queues in the memory store, with their tasks and rates: implements `stores.session.KeyQueueRows` over the store's
+tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KeyQueueRows:
         return KeyQueueLimit() if limit is None else KeyQueueLimit(limit.value, limit.rate)
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count the running and ready tasks of key queues, and read their first waiting ones."""
+        """Count the running and ready tasks of these key queues, and read the first `few` waiting ones of each."""
         return [self._count(key_queue, few) for key_queue in self._found(names)]
 
     def _found(self, names: Iterable[KeyQueueName]) -> list[KeyQueue]:
@@ -62,11 +62,12 @@ class KeyQueueRows:
         return found[0] if len(found) == 1 else nsmallest(limit, (row for rows in found for row in rows), key=_position)
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
-        """The first waiting tasks in claim order."""
+        """The first waiting tasks in claim order, except those of paused queues."""
         return [row.id for row in self._first_waiting(self._tables.key_queues[name], limit)]
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed` tasks in claim order."""
+        """The ready tasks that are not among the first `allowed` ready and waiting tasks in claim order. Tasks of
+        paused queues do not count towards `allowed`."""
         key_queue = self._tables.key_queues[name]
         open_ready = [row for row in key_queue.rows(State.READY) if not self._is_paused(row.task.queue)]
         waiting = self._first_waiting(key_queue, min(allowed, key_queue.waiting_count))
@@ -96,7 +97,7 @@ class KeyQueueRows:
         return self._shift((self._tables.rows[task_id] for task_id in ids), State.WAITING)
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """Read the stored rates of key queues."""
+        """Read the stored rates of these key queues, and when their scheduled tasks are due."""
         return [self._rate(name) for name in names]
 
     def _rate(self, name: KeyQueueName) -> RateState:
@@ -121,11 +122,11 @@ class KeyQueueRows:
         return [_changed(row) for row in rows]
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Write when the next start of each key queue is on time."""
+        """Store from which moment the next start of each key queue is within its rate."""
         self._tables.next_starts.update(moments)
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
-        """The key queues of a kind that have ready or waiting tasks."""
+        """The key queues of a kind that have live tasks."""
         return [(key_queue.kind, key_queue.key) for key_queue in self._tables.key_queues_of(kind)]
 
     async def of_queue(self, queue: str) -> list[KeyQueueName]:
@@ -134,7 +135,7 @@ class KeyQueueRows:
         return [name for name, key_queue in found if queue in key_queue.ready or queue in key_queue.waiting]
 
     async def prune_rates(self, limit: int) -> None:
-        """Delete stored rates whose value lies in the past."""
+        """Delete at most `limit` stored rates whose moment has passed: they delay no start."""
         next_starts, now = self._tables.next_starts, self._session.now
         past = [name for name, moment in next_starts.items() if moment <= now]
         for name in past[:limit]:

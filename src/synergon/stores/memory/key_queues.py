@@ -12,17 +12,17 @@ from synergon.stores.rows import KeyQueueName
 
 
 def key_queue_name(row: Row) -> KeyQueueName | None:
-    """The key queue of the task. None without a limit key, and while the task waits for a group."""
+    """The key queue of the task. None if the task has no limit key or waits for a group."""
     return None if row.limit_key is None or row.after_group is not None else (row.task.kind, row.limit_key)
 
 
 def rank(row: Row) -> int:
-    """The position of a task in claim order as one number, highest first."""
+    """The position of a task in claim order as one number: the first task has the highest."""
     return (row.priority << 64) - row.id
 
 
 class KeyQueue:
-    """The live tasks of one kind and limit key. Only `Tables` changes it."""
+    """The live tasks of one kind and limit key. Changed by `Tables` only."""
 
     __slots__ = ("key", "kind", "ready", "running", "scheduled", "size", "waiting")
 
@@ -33,9 +33,9 @@ class KeyQueue:
         self.running = 0
         self.scheduled: Final = TaskIndex(lambda row: row.run_at if self._has(row, State.SCHEDULED) else None)
         self.ready: Final[dict[str, TaskIndex]] = {}
-        """By queue, the last in claim order first."""
+        """For each queue, the ready tasks; the last one in claim order comes first."""
         self.waiting: Final[dict[str, TaskIndex]] = {}
-        """By queue, the first in claim order first."""
+        """For each queue, the waiting tasks; the first one in claim order comes first."""
 
     def _has(self, row: Row, state: State) -> bool:
         return row.state is state and row.limit_key == self.key and row.after_group is None
@@ -54,7 +54,7 @@ class KeyQueue:
                 self._index(State.WAITING, row.task.queue).add(row, -rank(row))
 
     def leave(self, row: Row) -> None:
-        """Remove a task. Called before its state changes."""
+        """Remove a task. The caller then changes its state."""
         self.size -= 1
         match row.state:
             case State.RUNNING:

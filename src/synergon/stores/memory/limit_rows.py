@@ -1,4 +1,4 @@
-"""Limits, in the memory store: the primitives of `stores.session.LimitRows` over its tables."""
+"""Limits in the memory store: implements `stores.session.LimitRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class LimitRows:
         self._tables: Final = session.tables
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these limits, as JSON."""
+        """The last declaration of each of these limits, as JSON, without limits that do not exist."""
         limits = self._tables.limits
         return {name: limits[name].declared for name in names if name in limits}
 
     async def exclude_unlimited(self) -> None:
-        """Nothing to do: no transaction runs concurrently."""
+        """Does nothing: no other transaction runs concurrently."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate."""
+        """Insert a limit, or replace its value and rate. Always True."""
         self._tables.limits[limit.name] = Limit(declared, limit.value, limit.rate)
         return True
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit."""
+        """Change the value of a limit. False if there is no limit of this name."""
         limit = self._tables.limits.get(name)
         if limit is None:
             return False
@@ -57,7 +57,7 @@ class LimitRows:
         ]
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, counted."""
+        """The permits that each running task holds."""
         return [
             PermitCount(row.holds or (), None if row.provider is None else row.server, 1)
             for row in self._tables.held.values()

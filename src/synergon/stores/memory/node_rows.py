@@ -1,4 +1,4 @@
-"""Nodes and their leases, in the memory store: the primitives of `stores.session.NodeRows` over its tables."""
+"""Nodes and their leases in the memory store: implements `stores.session.NodeRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class NodeRows:
         self._tables.nodes[node_id].cordoned_at = None
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """The nodes whose lease has ended, and those of `gone`."""
+        """The registered nodes that are dead: their lease has ended, or `gone` names them."""
         now, nodes = self._session.now, self._tables.nodes
         dead = (node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now))
         return [DeadNode(node_id, nodes[node_id].is_stopping) for node_id in dead]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the dead nodes of this list that hold no running task."""
+        """Delete the nodes of this list that hold no running task."""
         nodes, running = self._tables.nodes, self._tables.running
         for node_id in dead:
             if not running.get(node_id):

@@ -23,7 +23,7 @@ def register(tables: Tables, new: NewNode, now: int) -> None:
 
 
 def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now: int, *, is_stopping: bool) -> bool:
-    """Extend the lease of a node and store its status. False if the node is not registered."""
+    """Extend the lease of a node, and store its status unless it is None. False if the node is not registered."""
     node = tables.nodes.get(node_id)
     if node is None:
         return False
@@ -35,7 +35,7 @@ def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now
 
 
 def nodes(tables: Tables, now: int) -> list[NodeRecord]:
-    """All registered nodes."""
+    """All registered nodes, including dead ones that are not reaped yet."""
     return [_record(node, now) for node in tables.nodes.values()]
 
 

@@ -1,4 +1,4 @@
-"""Queries of the memory store, which change nothing."""
+"""Queries of the memory store. They change nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def queues(tables: Tables) -> list[QueueRecord]:
 
 
 def read_candidates(tables: Tables, query: CandidateQuery, now: int) -> list[TaskRecord]:
-    """Ready tasks of a kind in claim order, except those whose requirements the node can never meet."""
+    """Ready tasks of a kind in claim order, except expired ones, those of paused queues, and those whose requirements
+    the node can never meet."""
     after = None if query.after is None else (-query.after[0], query.after[1])
     suitable = (
         ready_group.rows(after)
@@ -80,7 +81,8 @@ def read_candidates(tables: Tables, query: CandidateQuery, now: int) -> list[Tas
 
 
 def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
-    """How many tasks with this task's kind, state and key queue precede it."""
+    """How many tasks with this task's kind, state and key queue precede it, at most `limit`. None if the task is
+    neither `ready` nor `waiting`."""
     row = tables.rows.get(task_id)
     if row is None or row.state not in (State.READY, State.WAITING):
         return None
@@ -89,7 +91,8 @@ def ahead(tables: Tables, task_id: int, limit: int) -> int | None:
 
 
 def _others(tables: Tables, row: Row) -> Iterator[Row]:
-    """Tasks that may precede this one. For a ready task without a key queue: exactly the tasks that precede it."""
+    """The tasks that may precede this one: those of its kind, state and key queue. For a ready task without a key
+    queue, only the tasks that precede it."""
     name = key_queue_name(row)
     if name is not None:
         return tables.key_queues[name].rows(row.state)

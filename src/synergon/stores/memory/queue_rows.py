@@ -1,4 +1,4 @@
-"""Queues, in the memory store: the primitives of `stores.session.QueueRows` over its tables."""
+"""Queues in the memory store: implements `stores.session.QueueRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QueueRows:
         self._session: Final = session
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new."""
+        """Pause a queue, and insert it if it is new. False if it was paused already."""
         queues = self._session.tables.queues
         if queues.get(queue) is not None:
             return False
@@ -25,7 +25,7 @@ class QueueRows:
         return True
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue."""
+        """Resume a queue. False if it was not paused, or does not exist."""
         queues = self._session.tables.queues
         if queues.get(queue) is None:
             return False

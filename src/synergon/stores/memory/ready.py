@@ -15,17 +15,17 @@ from synergon.stores.memory.row import Row
 class ReadyTasks:
     """Finds the ready group of a task, and the ready groups of a kind.
 
-    A ready group of tasks without requirements of their own remains when it is empty. Any other is deleted with its
-    last task, because there may be as many different requirements as tasks.
+    A ready group of tasks without requirements of their own is retained when it is empty. Any other ready group is
+    deleted with its last task, because there may be as many different requirements as tasks.
     """
 
     def __init__(self) -> None:
         self._ready_groups: Final[dict[str, dict[str, dict[str, ReadyGroup]]]] = {}
-        """By kind, queue and requirements."""
+        """The ready groups by kind, queue and requirements."""
         self._commands: Final[dict[str, dict[tuple[str, str, str | None], ReadyCommands]]] = {}
-        """By kind, then by queue, requirements and server."""
+        """The ready groups of commands by kind, then by queue, requirements and server."""
         self._with_requirements: Final[Counter[str]] = Counter()
-        """How many ready groups of the kind have requirements of their own."""
+        """For each kind, how many ready groups have requirements of their own."""
 
     def join(self, row: Row) -> None:
         """Add a task that has become ready."""
@@ -46,7 +46,7 @@ class ReadyTasks:
         ready_group.join(row)
 
     def forget(self, row: Row) -> None:
-        """Note that a task is no longer ready. The caller changes its row."""
+        """Note that a ready task changes its state. The caller changes the row."""
         task = row.task
         if task.is_command:
             self._ready_commands(row).forget_one()
@@ -63,7 +63,7 @@ class ReadyTasks:
         return self._with_requirements[kind] > 0
 
     def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup:
-        """A ready group that has tasks."""
+        """The ready group of this kind, queue and requirements. It must exist."""
         return self._ready_groups[kind][queue][requirements]
 
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:

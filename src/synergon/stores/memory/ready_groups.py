@@ -17,7 +17,7 @@ SLACK: Final = 64
 """How many outdated entries are tolerated before the ready group is rebuilt."""
 
 Entry = tuple[int, int, Row]
-"""Negated priority, id and task."""
+"""Negated priority, id and row of a task."""
 
 Position = tuple[int, int]
 """The position of a task in claim order: its negated priority and its id. The smallest is first."""
@@ -26,12 +26,11 @@ Position = tuple[int, int]
 class ReadyGroup:
     """The ready tasks of one kind, queue and requirements.
 
-    Most tasks become ready in claim order and with equal priority: they are in a deque, to which a task is added or
-    from which it is taken in constant time. All others (different priorities, retries, tasks that were due later) are
-    in a heap.
+    Most tasks become ready in claim order and with equal priority. They are in a deque, where adding and taking a task
+    costs constant time. All others (different priorities, retries, tasks that were due later) are in a heap.
 
     A task that is removed from the middle does not remove its entry. An entry is valid only while the row has the
-    position of the entry; outdated ones are skipped. They never outnumber the valid ones by more than `SLACK`.
+    position of the entry; outdated entries are skipped. They never outnumber the valid ones by more than `SLACK`.
     """
 
     __slots__ = ("_fifo", "_fifo_priority", "_heap", "count", "queue", "requirements")
@@ -62,14 +61,14 @@ class ReadyGroup:
             heappush(self._heap, (-row.priority, row.id, row))
 
     def forget_one(self) -> None:
-        """Note that a task of the group is no longer ready. The caller changes its row, and the entry is skipped
+        """Note that a ready task of the group changes its state. The caller changes the row, and the entry is skipped
         later."""
         self.count -= 1
         if len(self._fifo) + len(self._heap) > 2 * self.count + SLACK:
             self._rebuild()
 
     def head(self, now: int) -> Position | None:
-        """The position of the first task that has not expired."""
+        """The position of the first task that has not expired. None if there is none."""
         position = self._fifo_head(now)
         if not self._heap:
             return position
@@ -104,7 +103,7 @@ class ReadyGroup:
                 yield row
 
     def _in_order(self, fifo: Iterator[Row], beside: Iterable[Entry]) -> Iterator[Row]:
-        """The tasks of the deque and the heap in claim order, without outdated entries."""
+        """The tasks of the deque and of the given heap entries in claim order, without outdated entries."""
         entries = ((-row.priority, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
         good = (entry for entry in beside if self._counts(entry[2], -entry[0]))
         last_id = 0
@@ -114,8 +113,8 @@ class ReadyGroup:
             last_id = task_id
 
     def _heap_in_order(self) -> Iterator[Entry]:
-        """The entries of the heap in order, without removing them. The cost depends on the entries read, not on the
-        heap."""
+        """The entries of the heap in order, without removing them. The cost depends on how many entries are read, not
+        on the size of the heap."""
         heap = self._heap
         following = [(heap[0], 0)] if heap else []
         while following:
@@ -169,8 +168,8 @@ def _may_start(row: Row, now: int) -> bool:
 
 
 class ReadyCommands(ReadyGroup):
-    """The ready commands of one kind, queue, requirements and target server. If one of them gets no permit, none of the
-    others does."""
+    """The ready commands of one kind, queue, requirements and target server. If one of them gets no permit, the others
+    get none either."""
 
     __slots__ = ("target",)
 

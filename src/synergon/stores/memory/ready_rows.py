@@ -1,5 +1,5 @@
-"""Ready tasks, as a claim reads and takes them, in the memory store: the primitives of `stores.session.ReadyRows` over
-its tables."""
+"""Ready tasks in the memory store, as a claim reads and takes them: implements `stores.session.ReadyRows` over the
+store's tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReadyRows:
         self._tables = session.tables
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """Read the lease of the node, and the ready groups of the requested kinds."""
+        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands."""
         is_cordoned = await self.is_cordoned(request.node_id)
         groups = [
             (kind.kind, group.queue, group.requirements)
@@ -56,7 +56,7 @@ class ReadyRows:
         return self._tables.nodes[node_id].cordoned_at is not None
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Read all limits and servers. Reads nothing if the kinds need no permits."""
+        """Read all limits and servers. Reads nothing if no task of these kinds needs a permit."""
         if not any(kind.limits or kind.provider is not None for kind in kinds):
             return SharedLimits({}, [])
         servers = [
@@ -87,7 +87,7 @@ class ReadyRows:
         return permits, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order."""
+        """The first tasks of each ready group in claim order, at most the given number of each."""
         return [
             self._task(request, row)
             for group, number in numbers.items()
@@ -97,7 +97,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands that any server may run, and those for these servers."""
+        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         return [
             self._task(request, row)
             for kind in kinds
@@ -107,7 +107,7 @@ class ReadyRows:
         ]
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """The ready tasks of this list that are in queues of the request which are not paused."""
+        """The tasks of this list that are ready, not expired, and in requested queues that are not paused."""
         rows = (self._tables.rows.get(task_id) for task_id in ids)
         return [self._task(request, row) for row in rows if row is not None and self._is_open(request, row)]
 
@@ -120,13 +120,13 @@ class ReadyRows:
         )
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Move all of these tasks from `ready` to `running`."""
+        """Claim all of these tasks: move them from `ready` to `running`."""
         return [
             start(self._tables, self._tables.rows[task.id], node_id, self._session.now, grant) for task, grant in taken
         ]
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task that was read in this transaction."""
+        """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
         row = self._tables.rows[task.id]
         if self._is_reserved_elsewhere(request, row):
             return False
@@ -152,7 +152,7 @@ class ReadyRows:
         )
 
     def _is_reserved_elsewhere(self, request: ClaimRequest, row: Row) -> bool:
-        """Whether another node, live and not cordoned, has reserved capacity for the task."""
+        """Whether another node that is live and not cordoned has reserved capacity for the task."""
         return (
             row.reserved_by is not None
             and row.reserved_by != request.node_id
@@ -163,12 +163,12 @@ class ReadyRows:
 
 
 def open_groups(tables: Tables, kind: str, queues: frozenset[str] | None) -> Iterator[ReadyGroup]:
-    """The ready groups of a kind in queues that are not paused; all of them, or those of `queues`."""
+    """The ready groups of a kind in queues that are not paused: all, or those in `queues`."""
     return (group for group in tables.ready.ready_groups(kind, queues) if tables.queues[group.queue] is None)
 
 
 def start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None = None) -> Claim:
-    """Move a task from `ready` to `running` with these permits, and return its claim."""
+    """Move a task from `ready` to `running` with the permits of the grant, and return its claim."""
     tables.start(row, node_id, now)
     if grant is not None:
         tables.take_permits(row, grant)

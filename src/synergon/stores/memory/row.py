@@ -29,29 +29,29 @@ class Row(msgspec.Struct, gc=False):
     task: NewTask
     """The task as it was inserted or last replaced."""
     tally: Tally
-    """The counts of its queue and kind, in which this row is included."""
+    """The counts for this task's queue and kind, which include the task."""
     state: State
     priority: int
     run_at: int
     enqueued_at: int
     expires_at: int | None
     limit_key: str | None = None
-    """The key of its key queue."""
+    """The key of the task's key queue."""
     after_group: int | None = None
     """The group that the task waits for; None after the group has ended."""
     holds: tuple[str, ...] | None = None
-    """The limits whose permits the running task holds; None if it needs no permits, or does not run."""
+    """The limits of which the running task holds a permit. None if the task needs no permits or does not run."""
     provider: str | None = None
     """The provider of the server on which the task runs."""
     server: str | None = None
     """The server on which the task runs or last ran."""
     slot: int | None = None
-    """The number of its permit on that server."""
+    """The number of the permit that the task holds on that server."""
     reserved_by: str | None = None
     """The node that has reserved capacity for the task."""
     reserved_until: int = 0
     protected_until: int = 0
-    """No preemption before this moment."""
+    """The task is not preempted before this moment."""
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, gc=False):
     started_at: int | None = None
     finished_at: int | None = None
     ended_no: int = 0
-    """The number of its end; later ends have greater numbers."""
+    """The number that the task got when it ended. A task that ended later has a greater number."""
     reason: Reason | None = None
     cancel_requested: bool = False
     overdue: bool = False
@@ -76,7 +76,8 @@ class Row(msgspec.Struct, gc=False):
 
 
 def values_of(columns: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """What reads these columns from a row: what may have changed stands in the row itself, the rest in its task."""
+    """A function that reads these columns from a row. Values that can change are fields of the row, all others fields
+    of its `task`."""
     own = {field.name for field in msgspec.structs.fields(Row)}
     return attrgetter(*(column if column in own else f"task.{column}" for column in columns))
 
@@ -86,5 +87,5 @@ _read_record: Final[Callable[[Sequence[Any]], TaskRecord]] = row_reader(TaskReco
 
 
 def record_of(row: Row) -> TaskRecord:
-    """The row as users see it; shares nothing with it that could change."""
+    """The row as a record for users. Later changes of the row do not change the record."""
     return _read_record(_record_values(row))

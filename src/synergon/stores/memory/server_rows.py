@@ -1,4 +1,4 @@
-"""Providers and servers, in the memory store: the primitives of `stores.session.ServerRows` over its tables."""
+"""Providers and servers in the memory store: implements `stores.session.ServerRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ServerRows:
         self._tables: Final = session.tables
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these providers, as JSON."""
+        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
         known = self._tables.providers
         return {name: known[name].declared for name in providers if name in known}
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off."""
+        """Insert a provider, or replace its back-off; its servers do not change. Always True."""
         known = self._tables.providers.get(provider.name)
         self._tables.providers[provider.name] = Provider(
             declared,
@@ -42,11 +42,11 @@ class ServerRows:
         return True
 
     async def lock_provider(self, provider: str) -> bool:
-        """Whether the provider exists."""
+        """Whether the provider exists. Needs no lock."""
         return provider in self._tables.providers
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. Those that remain retain their health."""
+        """Replace the servers of a provider. A server whose address remains retains its health."""
         entry = self._tables.providers[provider]
         before, entry.servers = entry.servers, {}
         for address, capacity in sorted(capacities.items()):
@@ -54,7 +54,8 @@ class ServerRows:
             server.capacity = capacity
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """Commands of the provider that wait for a server outside this pool, with its address."""
+        """The commands of the provider that are for a server outside this pool: the address of that server, by command
+        id."""
         return {
             row.id: row.task.target
             for row in self._tables.commands.values()
@@ -69,7 +70,7 @@ class ServerRows:
         servers: Collection[ServerName],
         failed: Collection[ServerName],  # noqa: ARG002  nothing is locked
     ) -> dict[ServerName, ServerHealth]:
-        """Read the health of the servers that these outcomes concern."""
+        """Read the health of these servers. A server that was removed from its pool is missing from the result."""
         found: dict[ServerName, ServerHealth] = {}
         for name, address in servers:
             provider = self._tables.providers.get(name)
@@ -103,7 +104,7 @@ class ServerRows:
         ]
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the number of their tasks."""
+        """The servers that tasks run on, with the numbers of those tasks."""
         used = Counter(
             (row.provider, row.server)
             for row in self._tables.held.values()

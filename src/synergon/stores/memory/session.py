@@ -1,4 +1,4 @@
-"""The session of the memory store: its tables at one moment, as the rules see them."""
+"""The session of the memory store: gives the rules access to the tables, at one moment of the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synergon.stores.session import NoLocks, Touched
 
 
 class Session:
-    """Implements `stores.session.Session` over the tables, whose lock the caller holds."""
+    """Implements `stores.session.Session` over the tables. The caller holds their lock."""
 
     __slots__ = (
         "audit",
@@ -40,7 +40,7 @@ class Session:
     def __init__(self, tables: Tables) -> None:
         self.tables: Final = tables
         self.now = 0
-        """The clock; it stands still while the lock is held."""
+        """The moment at which the lock was taken. It does not change while the lock is held."""
         self.touched = Touched()
         self.locks: Final = NoLocks()
         self.tasks: Final[port.TaskRows] = TaskRows(self)

@@ -1,11 +1,11 @@
-"""The memory store: the semantics of every other store, without a database.
+"""The memory store: behaves as every other store, without a database.
 
 Engines of one process that use one name `memory://name` share its tasks, from any thread and event loop. Plain
-`memory://` belongs to one store object. The tasks are deleted when the last store of a name is closed. The clock is
-that of the host, and never runs back.
+`memory://` belongs to one store object. The tasks are deleted when the last store of a name is closed. The clock is the
+host's, but never runs back.
 
-Long, because it has every call of the port that is not a rule, each under the lock of the tables. The modules beside it
-do the work.
+Long, because it has every call of the port that is not a rule. Each call takes the lock of the tables; the modules
+beside this one do the work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ Result = TypeVar("Result")
 SCHEME: Final = "memory://"
 
 _shared: Final[WeakValueDictionary[str, Tables]] = WeakValueDictionary()
-"""The tables of each name. Weak references, so that a store that was dropped without `close` does not retain them."""
+"""The tables of each name. The references are weak, so that a store that was dropped without `close` does not retain
+its tables."""
 _sharing: Final = threading.Lock()
 
 
@@ -96,12 +97,12 @@ class MemoryStore(BaseStore):
             return tables.secret
 
     async def replace_secret(self) -> None:
-        """For every store of this name."""
+        """Generate a new secret for all stores of this name."""
         with self._transaction() as (tables, _):
             tables.secret = secrets.token_bytes(32)
 
     async def identity(self) -> bytes:
-        """The first secret."""
+        """A value that distinguishes the tables of this name from all others: their first secret."""
         with self._transaction() as (tables, _):
             return tables.identity
 
@@ -158,22 +159,25 @@ class MemoryStore(BaseStore):
         return await self._transact(claim.claim, request)
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Read ready tasks in claim order without claiming them."""
+        """Ready tasks of a kind in claim order, without claiming them."""
         with self._transaction() as (tables, now):
             return queries.read_candidates(tables, query, now)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """Count the tasks that precede this one."""
+        """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
+        neither `ready` nor `waiting`."""
         with self._transaction() as (tables, _):
             return queries.ahead(tables, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The stored value of a key queue's rate."""
+        """The moment from which the next start of a key queue is within its rate, as stored. None if no value is
+        stored."""
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim under one lock. Neither happens if the node has no live lease."""
+        """`finish`, then `claim`, under one lock. Raises `LeaseLost`, without applying the outcomes, if the node has no
+        live lease."""
         return await self._transact(self._exchange, outcomes, request)
 
     async def _exchange(
@@ -210,12 +214,12 @@ class MemoryStore(BaseStore):
         return _MemoryLeaseKeeper(self._transaction)
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the node."""
+        """Delete the row of the node."""
         with self._transaction() as (tables, _):
             tables.nodes.pop(node_id, None)
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
+        """All registered nodes, including dead ones that are not reaped yet."""
         with self._transaction() as (tables, now):
             return nodes.nodes(tables, now)
 
@@ -227,14 +231,14 @@ class MemoryStore(BaseStore):
     # ------------------------------------------------------------ queries
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page of the matching tasks."""
+        """One page of the matching tasks, newest id first."""
         with self._transaction() as (tables, _):
             return queries.list_tasks(tables, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Open a reader of final events."""
+        """Open a reader of final events with these states, after the cursor."""
 
         async def read_page(position: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
@@ -256,7 +260,7 @@ class MemoryStore(BaseStore):
             return queries.queues(tables)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         with self._transaction() as (tables, now):
             return {
                 "store": "memory of this process; nothing survives it",
@@ -267,7 +271,7 @@ class MemoryStore(BaseStore):
 
 
 class _Transaction:
-    """Holds the lock of the tables, and one moment of the clock."""
+    """Takes the lock of the tables, and reads the clock once."""
 
     __slots__ = ("_clock", "_tables")
 
@@ -300,4 +304,4 @@ class _MemoryLeaseKeeper:
             return nodes.renew(tables, node_id, lease, published, now, is_stopping=is_stopping)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""

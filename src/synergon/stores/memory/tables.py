@@ -26,8 +26,8 @@ RUNNING: Final = State.RUNNING
 class Tables:
     """All data of one `memory://` URL.
 
-    The rows are authoritative. The indexes (ready groups, agendas, keys, numbers of tasks) are derived from them, and
-    only the methods here change them, so that no caller can forget one. Callers hold `lock`.
+    The rows are authoritative. The indexes (ready groups, agendas, keys, numbers of tasks) are derived from the rows.
+    Only the methods of this class change rows and indexes, so that they cannot diverge. Callers hold `lock`.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Tables:
         self.open_stores = 0
         self.secret = self.identity = secrets.token_bytes(32)
         self.latest_moment = 0
-        """The clock of the tables: the largest moment that any store has read."""
+        """The latest moment that any store has read. The clock of the tables never returns an earlier one."""
         self.last_id = 0
         self.rows: Final[dict[int, Row]] = {}
         """Every task, in the order of ids."""
@@ -44,10 +44,10 @@ class Tables:
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
-        """The history: final tasks by state and by the number of their end, in that order."""
+        """The history: for each final state, the tasks by `ended_no`, ascending."""
         self.last_end = 0
         self.pruned: Final[dict[tuple[State, str], int]] = {}
-        """The number of the last end that was pruned, by state and kind."""
+        """The highest `ended_no` that was pruned, by state and kind."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
         self.ready: Final = ReadyTasks()
@@ -65,19 +65,19 @@ class Tables:
         self.key_queues: Final[dict[KeyQueueName, KeyQueue]] = {}
         """The key queues that have a live task."""
         self.next_starts: Final[dict[KeyQueueName, int]] = {}
-        """The stored values of the rates of key queues (`rules.rates`)."""
+        """For each key queue, the moment from which its next start is within its rate (`rules.rates`)."""
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
         self.empty_groups: Final[dict[int, None]] = {}
-        """The groups that have ended and had no task left, live or final, when they were noted."""
+        """Groups that can be pruned: when they were added, they had ended and had no task, live or final."""
         self.audit: Final[dict[int, AuditRecord]] = {}
-        """By id, oldest first."""
+        """Operator actions by id, oldest first."""
         self.last_action_id = 0
 
     # ------------------------------------------------------------ insert and delete
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """Insert a task. Its state follows from its due time, its key queue and the group that it waits for."""
+        """Insert a task. The group that it waits for, its due time and its limit key decide its state."""
         self.last_id += 1
         row = Row(
             id=self.last_id,
@@ -100,7 +100,7 @@ class Tables:
         return row
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
-        """Write a new task into the row of a live task that is not running. Id, key and group remain."""
+        """Write a new task into the row of a live task that is not running. The row retains its id, key and group."""
         self._leave(row)
         self._stop_following(row)
         row.limit_key = task.limit_key
@@ -121,7 +121,7 @@ class Tables:
         self._arrive(row, now)
 
     def remove(self, row: Row) -> None:
-        """Delete a task that is not running."""
+        """Delete a task that is not running, live or final."""
         self._leave(row)
         was_live = row.state not in FINAL
         # An outdated entry in a ready group or an agenda must not find a live task here.
@@ -139,7 +139,7 @@ class Tables:
     # ------------------------------------------------------------ changes of state
 
     def start(self, row: Row, node_id: str, now: int) -> None:
-        """Move a task from `ready` to `running`."""
+        """Move a task from `ready` to `running`, with the next claim number and attempt."""
         self.ready.forget(row)
         key_queue = None if row.limit_key is None else self.key_queues[row.task.kind, row.limit_key]
         if key_queue is not None:
@@ -161,7 +161,7 @@ class Tables:
             key_queue.join(row)
 
     def take_permits(self, row: Row, grant: Grant) -> None:
-        """Record the permits that a task holds while it runs."""
+        """Store the permits that a task holds while it runs."""
         if grant.limits or grant.provider is not None:
             row.holds, row.provider, row.slot = grant.limits, grant.provider, grant.slot
             row.server = grant.server or row.server
@@ -176,7 +176,7 @@ class Tables:
         self._arrive(row, now)
 
     def assign_key(self, row: Row, limit_key: str, now: int) -> None:
-        """Assign a running task to another key queue."""
+        """Move a running task to another key queue, as `scheduled` (if it is due later) or `waiting`."""
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
@@ -191,13 +191,14 @@ class Tables:
             row.release_reservation()
 
     def postpone(self, row: Row, run_at: int) -> None:
-        """Move a task from `waiting` to `scheduled`."""
+        """Move a task from `waiting` to `scheduled`, due at `run_at`."""
         self._leave(row)
         row.run_at = run_at
         self._enter(row, State.SCHEDULED)
 
     def release(self, row: Row, now: int) -> None:
-        """Release a task that waited for a group which has ended."""
+        """Move a task whose awaited group has ended to `scheduled` (due later), `waiting` (with a limit key) or
+        `ready`."""
         self._leave(row)
         self._stop_following(row)
         self._arrive(row, now)
@@ -209,7 +210,7 @@ class Tables:
         self._enter(row, row.state)
 
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
-        """Move a live task to its final state and the history. Its key becomes free."""
+        """Move a live task to its final state and the history. Its unique key becomes free."""
         self._leave(row)
         row.state = state
         row.reason = reason
@@ -222,8 +223,8 @@ class Tables:
         self._remove_live(row)
 
     def revive(self, row: Row, now: int) -> None:
-        """Move a final task to `ready` or its key queue, with everything cleared but its claim number and its
-        errors."""
+        """Move a final task back to `ready`, or to `waiting` if it has a limit key, due now. Only its claim number, its
+        errors and what was given at insertion remain."""
         self._leave(row)
         self._add_live(row)
         group = self.groups.get(row.task.group_id or 0)
@@ -239,7 +240,7 @@ class Tables:
     # ------------------------------------------------------------ queries
 
     def holder(self, task: NewTask) -> Row | None:
-        """The live task that holds this task's key."""
+        """The live task that holds this task's unique key. None if there is none."""
         return None if task.key is None else self.holders.get((task.kind, task.key))
 
     def is_leased(self, node_id: str, now: int) -> bool:
@@ -248,23 +249,24 @@ class Tables:
         return node is not None and now <= node.leased_until
 
     def is_empty(self, group_id: int) -> bool:
-        """Whether a group has ended and has no task left, live or final, including the task that follows it."""
+        """Whether a group has ended and has no task, live or final; the task that follows the group counts, too."""
         group = self.groups.get(group_id)
         return group is not None and group.ended_at is not None and not group.members and group.then_id not in self.rows
 
     def note_if_empty(self, group_id: int) -> None:
-        """Add a group to the groups that can be pruned, if it has ended and has no task left."""
+        """Add a group to `empty_groups` if it has ended and has no task."""
         if self.is_empty(group_id):
             self.empty_groups[group_id] = None
 
     def key_queues_of(self, kind: str) -> list[KeyQueue]:
-        """The key queues of a kind."""
+        """The key queues of a kind that have live tasks."""
         return [key_queue for key_queue in self.key_queues.values() if key_queue.kind == kind]
 
     # ------------------------------------------------------------ indexes
 
     def _arrive(self, row: Row, now: int) -> None:
-        """Move a task into the state that its group, due time and limit key demand."""
+        """Move a task to `waiting`, `scheduled` or `ready`, depending on the group that it waits for, its due time and
+        its limit key."""
         if row.after_group is not None:
             self._enter(row, State.WAITING)
         elif row.run_at > now:
@@ -315,7 +317,7 @@ class Tables:
             self.commands[row.id] = row
 
     def _remove_live(self, row: Row) -> None:
-        """Release the key and the group of a task that ends or is deleted."""
+        """Release what a live task holds when it ends or is deleted: its unique key, and its membership in groups."""
         task = row.task
         if task.key is not None:
             del self.holders[task.kind, task.key]

@@ -16,8 +16,8 @@ class TaskIndex:
     """Returns tasks in the order of their moments.
 
     A task whose moment changes does not remove its old entry. An entry is valid only while the row has the moment of
-    the entry; outdated ones are skipped. They never outnumber the valid ones by more than `SLACK`, so neither memory
-    nor speed depends on how often tasks change.
+    the entry; outdated entries are skipped. They never outnumber the valid ones by more than `SLACK`, so memory use and
+    speed do not depend on how often tasks change.
     """
 
     __slots__ = ("_entries", "_moment_of", "count")
@@ -40,8 +40,8 @@ class TaskIndex:
             self._rebuild()
 
     def due(self, now: int, limit: int) -> list[Row]:
-        """Remove and return at most `limit` tasks whose moment has come, earliest first. The caller must move all of
-        them."""
+        """Remove and return at most `limit` tasks whose moment has come, earliest first. The caller must change the
+        moment or state of each of them."""
         found: dict[int, Row] = {}  # a task whose moment was changed and changed back has several valid entries
         while len(found) < limit:
             moment = self.next_moment()
@@ -52,17 +52,17 @@ class TaskIndex:
         return list(found.values())
 
     def next_moment(self) -> int | None:
-        """The earliest moment in the index."""
+        """The earliest moment in the index. None if the index is empty."""
         entry = self._first()
         return None if entry is None else entry[0]
 
     def first(self) -> Row | None:
-        """The task with the earliest moment."""
+        """The task with the earliest moment. None if the index is empty."""
         entry = self._first()
         return None if entry is None else entry[2]
 
     def firsts(self, limit: int) -> list[Row]:
-        """The tasks with the earliest moments, in order."""
+        """The tasks with the earliest moments, in order, at most `limit`."""
         found: dict[int, tuple[int, int, Row]] = {}
         while len(found) < limit and (entry := self._first()) is not None:
             heappop(self._entries)

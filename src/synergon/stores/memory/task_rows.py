@@ -1,4 +1,4 @@
-"""Live tasks and the history, in the memory store: the primitives of `stores.session.TaskRows` over its tables."""
+"""Live tasks and the history in the memory store: implements `stores.session.TaskRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TaskRows:
         return {row.id: _final(row) for row in self._rows(ids) if row.state in FINAL}
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """The tasks with these ids, live or final, for people."""
+        """The tasks with these ids, live or final, as the records that users get."""
         return {row.id: record_of(row) for row in self._rows(ids)}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
@@ -66,7 +66,7 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and update the numbers of final tasks."""
+        """Move live tasks to the history with these results. `by_owner`: the node that claimed the tasks ends them."""
         session = self._session
         tables, now = session.tables, session.now
         for task in tasks:
@@ -85,7 +85,10 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[task.id]
         if protected_for > 0:
@@ -131,11 +134,12 @@ class TaskRows:
         self._session.tables.remove(self._session.tables.rows[task_id])
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a task from the history, and update the number of final tasks."""
+        """Delete a task from the history."""
         self._session.tables.remove(self._session.tables.rows[task.id])
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete the oldest tasks of the history that ended before the cutoff."""
+        """Delete at most `limit` tasks of the history that ended in this state more than `age` ago, oldest first, and
+        store for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
         tables, ended_before = self._session.tables, self._session.now - age
         # Rows are in the order of their ends, and the clock never runs back: the first young one ends the search.
         old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
@@ -146,8 +150,8 @@ class TaskRows:
         return len(rows)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
-        key."""
+        """Move a task of the history back to the live tasks. Returns the new state; None if a live task holds the key
+        of the task."""
         tables = self._session.tables
         row = tables.rows[task.id]
         if tables.holder(row.task) is not None:
@@ -169,19 +173,19 @@ class TaskRows:
         return Insertion(row.id, True, row.state)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Write a new task into the row of a live task that does not run. Returns its state."""
+        """Write a new task into the row of a live task that does not run. Returns the new state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[holder.id]
         tables.replace(row, task, _due(task.run_at, task.delay, now), now)
         return row.state
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        """The live task that holds a key."""
+        """The live task of the kind that holds the key. None if there is none."""
         row = self._session.tables.holders.get((kind, key))
         return None if row is None else _holder(row)
 
     async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        """The live tasks that hold these keys."""
+        """The live tasks that hold these keys. A key that no live task holds is missing."""
         holders = self._session.tables.holders
         return {name: _holder(holders[name]) for name in names if name in holders}
 
@@ -196,7 +200,7 @@ class TaskRows:
         return _changed(row)
 
     async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        """Change the priority of a task that is live, not running and not a command."""
+        """Change the priority of a task that is live, not running and not a command. None for any other task."""
         row = self._session.tables.rows.get(task_id)
         if row is None or row.state is RUNNING or row.state in FINAL or row.task.is_command:
             return None
@@ -204,7 +208,7 @@ class TaskRows:
         return _changed(row)
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Expired tasks that are not ended yet, earliest expiry first."""
+        """Expired tasks that are not ended yet, earliest expiry first. The caller ends all of them."""
         return [_live(row) for row in self._session.tables.expiry.due(self._session.now, limit)]
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
@@ -273,6 +277,6 @@ def _changed(row: Row) -> ChangedTask:
 
 
 def _next_backoff_end(tables: Tables, now: int) -> int | None:
-    """When the next back-off of a server ends."""
+    """When the next back-off of a server ends. None if no server backs off."""
     moments = (server.backs_off_until for provider in tables.providers.values() for server in provider.servers.values())
     return min((moment for moment in moments if moment is not None and moment > now), default=None)

@@ -29,7 +29,7 @@ _SERVERS: Final = (
     *("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "work_mem"),
     *("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"),
 )
-"""Session settings that a URL may contain by name; any other can be given with `options`."""
+"""Session settings that a URL may contain under their own names; other settings can be given in `options`."""
 _PATH: Final = "search_path"
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -40,22 +40,23 @@ class Address:
 
     dsn: str
     location: str
-    """The address for messages: without the password."""
+    """The address as messages show it: without the password."""
     schema: str = SCHEMA
     pool: int = POOL
-    """The maximum number of connections, without those for the lease, wake-ups and `ctx.transaction()`."""
+    """The maximum number of connections of the pool. Those for the lease, wake-ups and `ctx.transaction()` are not
+    counted."""
     call_seconds: float = CALL_SECONDS
-    """The maximum duration of a call, including the wait for a connection; a rollback may add a tenth."""
+    """The maximum duration of a call in seconds, including the wait for a connection. A rollback may add a tenth."""
     is_pooled_elsewhere: bool = False
     """The connection goes through a transaction-mode pooler: no session state may outlive a transaction."""
     profile: Profile = STANDARD
-    """The profile of the database."""
+    """The differences between members of the PostgreSQL family (`profile`)."""
     notifies: bool = True
     """An enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
 
     @property
     def listens(self) -> bool:
-        """Whether nodes LISTEN for wake-ups, which needs a connection that is not shared by a pooler."""
+        """Whether nodes LISTEN for wake-ups. This needs a connection that no pooler shares."""
         return self.notifies and not self.is_pooled_elsewhere
 
     @property

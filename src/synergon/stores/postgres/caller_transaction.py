@@ -1,4 +1,5 @@
-"""Inserts tasks inside a caller's own transaction. A NOTIFY in it wakes the nodes when it is committed."""
+"""Inserts tasks inside a caller's own transaction. The transaction also sends a NOTIFY, which wakes the nodes after the
+commit."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rules.insert import check_keys, store
 
 PAYLOAD_BYTES: Final = 7999
-"""The maximum size of a notification; a longer list of kinds is sent as `all`."""
+"""The maximum size of a notification. A longer list of kinds is replaced by an empty payload, which means any kind."""
 
 Result = TypeVar("Result")
 
@@ -26,7 +27,7 @@ Result = TypeVar("Result")
 async def insert_on(
     driver: Driver, address: Address, identity: Identity, sql: Mapping[str, str], tasks: Sequence[NewTask]
 ) -> list[Insertion]:
-    """Insert on the caller's connection, after a check that it leads to this database."""
+    """Check that the caller's connection leads to this database and has an open transaction, then insert on it."""
     await driver.check_transaction()
     session = Session(driver, address.profile, sql, shard=0, is_callers=True)
     async with _fixed_path(session):
@@ -39,7 +40,7 @@ async def insert_on(
 
 @asynccontextmanager
 async def _fixed_path(session: Session) -> AsyncIterator[None]:
-    """Our statements under our search_path; then the caller's again."""
+    """Sets synergon's search_path, and the caller's again at the end."""
     path, _ = await session.row("fix_path", SEARCH_PATH)
     try:
         yield
@@ -51,7 +52,8 @@ async def _fixed_path(session: Session) -> AsyncIterator[None]:
 
 
 async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert in a savepoint: a caller that catches a conflict and commits must not commit a part of the call."""
+    """Insert in a savepoint if a key conflict can raise: a caller that catches the error and commits must not commit a
+    part of the call."""
     if all(task.key is None or task.on_conflict == "return" for task in tasks):
         return await _insert(session, tasks)
     await session.rows("begin_call")
@@ -66,9 +68,9 @@ async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> lis
 
 
 async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`rules.insert.insert` without follow-ups, which would lock key queues until the caller commits. Instead the first
-    waiting task of a key queue that a replaced task has left becomes due at once, and the node that wakes it balances
-    the key queue."""
+    """`rules.insert.insert` without follow-ups, which would lock key queues until the caller commits. Instead, where a
+    replaced task has left a key queue, the first waiting task there is made `scheduled`, due at once; the next `wake`
+    balances the key queue."""
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
     for kind, limit_key in sorted(session.touched.key_queues):
@@ -90,7 +92,7 @@ async def _check_same_database(session: Session, address: Address, identity: Ide
 
 
 def payload_of(kinds: set[str]) -> str:
-    """Encode kinds as the payload of a notification."""
+    """Encode kinds as the payload of a notification. Empty, which means any kind, if the list is too long."""
     text = msgspec.json.encode(sorted(kinds))
     return text.decode() if len(text) <= PAYLOAD_BYTES else ""
 

@@ -17,7 +17,8 @@ BEFORE_ALL: Final = (2**63 - 1, 0)
 
 
 async def read_candidates(session: Session, query: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks in claim order, without claiming them."""
+    """Ready tasks of a kind in claim order, except expired ones, those of paused queues, and those whose requirements
+    the node can never meet."""
     kind_request = query.kind_request
     queues = sorted(query.queues) if query.queues is not None else None
     found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
@@ -33,7 +34,8 @@ async def read_candidates(session: Session, query: CandidateQuery) -> list[TaskR
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> int | None:
-    """How many tasks with this task's kind, state and key queue precede it."""
+    """How many tasks with this task's kind, state and key queue precede it, at most `limit`. None if the task is
+    neither `ready` nor `waiting`."""
     row = await session.row("position_of", task_id)
     if row is None:
         return None
@@ -49,6 +51,6 @@ async def ahead(session: Session, task_id: int, limit: int) -> int | None:
 
 
 async def next_start(session: Session, kind: str, limit_key: str) -> int | None:
-    """The stored value of a key queue's rate."""
+    """The moment from which the next start of a key queue is within its rate, as stored. None if no value is stored."""
     row = await session.row("next_start", kind, limit_key)
     return None if row is None else int(row["next_at"])

@@ -22,24 +22,24 @@ from synergon.stores.rows import ClaimableGroups
 from synergon.stores.rules.claim import rejected, without_idle_kinds
 
 REMEMBERED_SECONDS: Final = 10.0
-"""For how long a kind that had tasks with requirements of their own is claimed by the rule."""
+"""For how many seconds a kind is claimed by the rule after a ready task with requirements of its own was found."""
 
 MANY: Final = 50
-"""From this number of tasks on the shorter statement pays, although it sometimes finds nothing."""
+"""From this number of requested tasks on, the shorter statement saves time, although it sometimes finds nothing."""
 
 
 class Claimer:
     """Claims for the nodes of one process.
 
-    Before the rule runs, the ready groups are read without locks. If they show that slots alone decide, the fast path
-    is used after all. The fast path has a shorter statement for requests of one kind, as after a hint, and for large
-    requests as long as there are more ready tasks than requested.
+    Before the rule runs, the ready groups are read without locks. If they show that only slots decide, the fast path is
+    used instead of the rule. The fast path has a shorter statement. It is used for requests of one kind, as after a
+    hint, and for large requests while more tasks are likely to be ready than requested.
     """
 
     def __init__(self, profile: Profile, write: Run, statement: Run) -> None:
         self._profile = profile
         self._has_left_some = False
-        """Whether the last claim took as many tasks as were requested, so that more are likely."""
+        """Whether the last claim took as many tasks as were requested, so that more are likely to be ready."""
         self._write = write
         self._statement = statement
         self._covering: Covering = {}
@@ -47,7 +47,7 @@ class Claimer:
         """Until when each kind is assumed to have tasks with requirements of their own."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Claim ready tasks, with one statement if only the node's slots decide."""
+        """Claim ready tasks. Takes one statement if only the node's slots decide."""
         return await self._claim(request, self._write, self._statement)
 
     async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
@@ -55,7 +55,7 @@ class Claimer:
         session.locked_limits = await lock_limits(session, request.kinds, self._covering, keyed_kinds)
 
     async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
-        """`claim` inside a transaction that is under way."""
+        """`claim` inside an open transaction."""
 
         async def run(work: Run, *arguments: Any) -> Any:
             return await work(session, *arguments)
@@ -119,7 +119,8 @@ def _is_for_many(request: ClaimRequest) -> bool:
 
 
 def _capped_by_processes(request: ClaimRequest) -> ClaimRequest:
-    """The request for the fast path: each count of a kind in child processes is limited to the free child processes."""
+    """The request for the fast path: the count of each kind that runs in child processes is at most the number of free
+    ones."""
     if not any(kind_request.is_process for kind_request in request.kinds):
         return request
     return replace(

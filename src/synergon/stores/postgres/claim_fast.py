@@ -23,11 +23,11 @@ class FastClaim(NamedTuple):
 
     claims: Claims
     with_requirements: frozenset[str] = frozenset()
-    """Kinds with ready tasks that have requirements of their own. If there are any, nothing was taken."""
+    """Kinds with ready tasks that have requirements of their own. If there are any, nothing was claimed."""
 
 
 async def claim_at_once(run: Run, request: ClaimRequest) -> FastClaim:
-    """Claim the first ready tasks in order, as many as the request has slots for, with one statement."""
+    """Claim the first ready tasks in claim order with one statement, at most as many as the request allows."""
     rows: Sequence[Any] = await run(_claim_at_once, request)
     if not rows[0]["is_open"]:
         return FastClaim(rejected_by(request.node_id, is_open=rows[0]["is_open"]))
@@ -48,8 +48,8 @@ async def _claim_at_once(transaction: Transaction, request: ClaimRequest) -> lis
 
 
 async def claim_by_short_statement(run: Run, request: ClaimRequest) -> Claims:
-    """`claim_at_once` by a shorter statement, which does not report why nothing was taken. A request for several kinds
-    must allow as many tasks of each kind as of all together."""
+    """Like `claim_at_once`, but with a shorter statement, which does not report why nothing was claimed. In a request
+    for several kinds, the count of each kind must be at least the limit of the request."""
     return in_order(request.kinds, await run(_claim_kind if len(request.kinds) == 1 else _claim_more, request))
 
 
@@ -76,21 +76,21 @@ def queues_of(request: ClaimRequest) -> list[str] | None:
 
 
 def rejected_by(node_id: str, *, is_open: bool | None) -> Claims:
-    """The answer to a node that is cordoned, or has no live lease (None)."""
+    """The answer to a node that is cordoned. Raises `LeaseLost` if `is_open` is None: the node has no live lease."""
     return rejected(node_id, is_cordoned=None if is_open is None else not is_open)
 
 
 def in_order(kinds: Iterable[KindRequest], taken: Iterable[Any]) -> Claims:
-    """The taken rows as claims, in claim order. The sort key omits commands, urgency and reservations, which the fast
-    path never meets, and so takes a third of the time of `claim_order`."""
+    """The claimed rows as claims, in claim order. The sort key omits commands, urgency and reservations, which the fast
+    path never has, and takes a third of the time of `claim_order`."""
     ranks = {kind.kind: kind.rank for kind in kinds}
     ordered = sorted(taken, key=lambda row: (-row["priority"], ranks[row["kind"]], row["id"]))
     return Claims(map(claim_of, ordered))
 
 
 def claim_of(row: Any) -> Claim:
-    """The claim that a row of a statement stands for, which has taken it. Before the columns of the claim stands what
-    the statement found of the node and of the kinds, behind them the priority."""
+    """The claim of a row that a claim statement returned. The row has two columns about node and kinds before the
+    columns of the claim, and the priority behind them."""
     return _read_claim(row[2:-1])
 
 

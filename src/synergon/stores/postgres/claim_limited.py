@@ -1,7 +1,7 @@
 """The claim by the rule (`rules.claim`) in a transaction of PostgreSQL.
 
-In the distributed profile it is repeated: statements there neither wait for a locked row nor skip it, but raise. A
-claim that meets such a row starts again, and after some attempts excludes the locked rows.
+In the distributed profile, statements neither wait for a locked row nor skip it, but raise. A claim that meets such a
+row is repeated, and after some attempts excludes the locked rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from synergon.stores.rules.claim_plan import ReadyGroupName
 
 TRIES: Final = 8
 TRIES_BEFORE_PROBING: Final = 3
-"""How often a claim just repeats: most locks are those of other claims, and end soon. After that it searches the locked
-rows one by one."""
+"""How often a claim is repeated unchanged: most locks belong to other claims, which take milliseconds. After that, the
+claim searches for the locked rows and excludes them."""
 MOST_PROBES: Final = 64
 PAUSE_SECONDS: Final = 0.01
 
@@ -33,8 +33,8 @@ async def claim_limited(
 ) -> Claims:
     """Run `rules.claim.claim` in a transaction.
 
-    `write` runs a function in a transaction, `statement` runs one with a single statement. `covering` are the limits
-    that earlier claims found to cover servers.
+    `write` runs a function in a transaction; `statement` runs a function that executes one statement. `covering` has
+    the limits that earlier claims found to cover servers.
     """
     held: set[int] = set()
     for number in range(TRIES):

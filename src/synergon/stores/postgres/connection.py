@@ -1,4 +1,5 @@
-"""Connects to PostgreSQL, and shares connections between calls. Every call ends within `call_seconds`."""
+"""Connects to PostgreSQL, and shares connections between calls. Every call ends within `call_seconds` and the time of a
+rollback."""
 
 from __future__ import annotations
 
@@ -19,32 +20,33 @@ Result = TypeVar("Result")
 CONNECT_SECONDS: Final = 10.0
 
 IDLE_TRANSACTION_TIMEOUT: Final = {"idle_in_transaction_session_timeout": "5000"}
-"""In milliseconds. A host that dies during a transaction leaves its locks, and the reapers would wait for them. So the
-server must end such a transaction within the time of a takeover."""
+"""In milliseconds. If a host dies during a transaction, its locks remain, and reapers wait for them. So the server must
+end such a transaction before the tasks of the host are taken over."""
 
 MAX_CACHED: Final = 2
-"""How many connections stay outside of the driver's pool between calls: to acquire and release one takes about as long
-as a short statement. One is for claims, and one for outcomes or inserts."""
+"""How many connections are kept outside the driver's pool between calls, because acquiring and releasing one takes
+about as long as a short statement. One is for claims, and one for outcomes or inserts."""
 
 QUEUE_PART: Final = 0.9
-"""The part of a call's time that it may wait for a connection. It is less than all, so that the error can say why."""
+"""The part of a call's time that the call may wait for a connection. Less than 1, so that the call can raise an error
+with the cause before it times out."""
 
 ROLLBACK_SHARE: Final = 0.1
-"""The part of a call's time that is added for the server to confirm a rollback. If it does not, the connection is
-cut."""
+"""The part of a call's time that is added for the server to confirm a rollback. If the server does not confirm it, the
+connection is cut."""
 
 ISOLATION: Final = "read_committed"
-"""The isolation level that our statements need, given at each BEGIN: a database or role may have another default, and
-behind a pooler nothing can be set for a connection."""
+"""The isolation level that synergon's statements need. It is given at each BEGIN, because a database or role may have
+another default, and behind a pooler nothing can be set for a connection."""
 
 
 SEARCH_PATH: Final = "pg_catalog, pg_temp"
-"""Where our statements look for functions, operators and types. The path of the role mostly has schemas where others
-may create functions, and one that fits the types of an argument better than the server's own would run with our
-rights."""
+"""Where synergon's statements look for functions, operators and types. The path of a role usually has schemas in which
+other roles may create functions. Such a function, if it fits the argument types better than the server's own, would run
+with synergon's rights."""
 
 FIX_PATH: Final = f"SET LOCAL search_path = {SEARCH_PATH}"
-"""The same for one transaction, where nothing can be set for a connection."""
+"""Sets `SEARCH_PATH` for one transaction. Used behind a pooler, where nothing can be set for a connection."""
 
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
@@ -58,7 +60,8 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
 
 
 async def disconnect(connection: asyncpg.Connection[Any], address: Address) -> None:
-    """Part in order; a server that does not answer is left. What was asked before is known either way."""
+    """Close the connection. If the server does not confirm that in time, cut it: the answers to earlier statements have
+    arrived."""
     try:
         await connection.close(timeout=address.call_seconds * ROLLBACK_SHARE)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -79,7 +82,8 @@ class Connections:
     def __init__(self, address: Address, *, for_task_functions: bool = False) -> None:
         self._address = address
         self._for_strangers = for_task_functions
-        """Task functions use the connections and may change settings, so each return to the pool resets them."""
+        """Whether task functions use the connections. They may change settings, so each return to the pool resets
+        them."""
         self._pool: asyncpg.Pool[Any] | None = None
         self._at_hand: list[PoolConnectionProxy[Any]] = []
         self._renewals = 0
@@ -91,8 +95,8 @@ class Connections:
         self._was_closed = False
 
     async def open(self) -> None:
-        """Start to take calls. Connections are made on demand: the driver would otherwise maintain a first connection,
-        and log each failed attempt while the database is unavailable."""
+        """Start to accept calls. Connections are made on demand: otherwise the driver would maintain a first
+        connection, and log each failed attempt while the database is unavailable."""
         self._loop = asyncio.get_running_loop()
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
@@ -121,7 +125,8 @@ class Connections:
         return clean
 
     async def close(self) -> None:
-        """Reject new calls, finish those under way, then disconnect."""
+        """Reject new calls, wait for those under way, then disconnect. Cuts the connections if that takes longer than a
+        call may."""
         pool, self._pool, self._was_closed = self._pool, None, True
         if pool is None:
             return
@@ -140,7 +145,7 @@ class Connections:
 
     @property
     def is_open(self) -> bool:
-        """Whether the pool takes calls."""
+        """Whether the pool accepts calls."""
         return self._pool is not None
 
     def check_open(self) -> asyncpg.Pool[Any]:
@@ -152,7 +157,7 @@ class Connections:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection for single statements, for at most the duration of a call."""
+        """A connection for statements outside a transaction, for at most the duration of a call."""
         pool = self.check_open()
         self._calls += 1
         try:
@@ -170,8 +175,8 @@ class Connections:
             self._end_call()
 
     async def run(self, statement: Callable[[PoolConnectionProxy[Any]], Awaitable[Result]]) -> Result:
-        """Run one statement, which is its own transaction. If a connection is at hand, the call goes straight to the
-        driver, which also enforces the timeout."""
+        """Run one statement, which is its own transaction. If a connection is kept outside the pool, the statement runs
+        on it directly, and the driver enforces the timeout."""
         pool = self.check_open()
         connection = None if self._address.is_pooled_elsewhere else self._pop_cached()
         if connection is None:
@@ -230,13 +235,13 @@ class Connections:
             return await self._acquire(pool)
 
     async def give_back(self, connection: PoolConnectionProxy[Any]) -> None:
-        """Return a connection that `take` gave out."""
+        """Return a connection that `take` returned to the pool."""
         if self._pool is not None:
             with translated(self._address):
                 await self._pool.release(connection)
 
     async def renew(self) -> None:
-        """Replace all connections: the present ones may have become read-only."""
+        """Replace all connections. Called when one has become read-only, because the others may be, too."""
         self._renewals += 1
         if self._pool is not None:
             await self._pool.expire_connections()
@@ -263,7 +268,8 @@ class Connections:
             self._queueing -= 1
 
     def _pop_cached(self) -> PoolConnectionProxy[Any] | None:
-        """A connection at hand. None if there is none or it is lost; `_acquire` then returns it to the pool."""
+        """A connection that is kept outside the pool. None if there is none or it is lost; `_acquire` then returns it
+        to the pool."""
         if self._at_hand and not _is_lost(self._at_hand[-1]):
             return self._at_hand.pop()
         return None
@@ -273,13 +279,14 @@ class Connections:
             await pool.release(self._at_hand.pop())
 
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
-        """Whether the connection stays at hand instead of returning to the pool, where waiting calls get it."""
+        """Whether the connection is kept outside the pool instead of returned to it. Not while calls wait for a
+        connection."""
         has_space = len(self._at_hand) < MAX_CACHED and not self._for_strangers and not self._queueing
         return has_space and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
     async def transaction(self, isolation: Any = ISOLATION) -> AsyncIterator[PoolConnectionProxy[Any]]:
-        """A connection with a transaction, which is committed at the end."""
+        """A connection with a transaction, which is committed at the end, or rolled back after an error."""
         async with self.use() as connection:
             transaction = connection.transaction(isolation=isolation)
             # Called as `async with` would: the driver then does not report a cancelled call as misuse.
@@ -294,8 +301,8 @@ class Connections:
             await transaction.__aexit__(None, None, None)
 
     async def _roll_back(self, connection: PoolConnectionProxy[Any], transaction: Any, error: BaseException) -> None:
-        """Roll back. If that fails, cut the connection, so that the server rolls back and no other call gets the
-        transaction. The caller gets the first error."""
+        """Roll back. If that fails, cut the connection: the server then rolls back, and no other call gets the open
+        transaction. The caller raises the first error."""
         try:
             async with asyncio.timeout(self.rollback_seconds):
                 await transaction.__aexit__(type(error), error, error.__traceback__)
@@ -309,8 +316,8 @@ class Connections:
     async def statement(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """A connection for one statement, which is its own transaction.
 
-        The driver prepares a statement and then runs it. Behind a pooler both reach one server only inside a
-        transaction.
+        The driver prepares a statement and then runs it. Behind a pooler, only a transaction ensures that both reach
+        one server.
         """
         async with self.transaction() if self._address.is_pooled_elsewhere else self.use() as connection:
             yield connection

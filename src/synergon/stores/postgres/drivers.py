@@ -1,8 +1,9 @@
-"""Adapters for the caller's own connection: the few calls that the store needs, for asyncpg, psycopg and SQLAlchemy.
+"""Adapters for the caller's own connection. They give asyncpg, psycopg and SQLAlchemy one interface with the few calls
+that the store needs.
 
-They exist because each driver has its own calls and its own style of parameters. A synchronous connection answers at
-once, an asynchronous one is awaited; the store uses one coroutine for both. Errors of the driver are passed on, because
-the connection is the caller's.
+Drivers differ in their calls and their style of parameters. A synchronous connection answers at once, an asynchronous
+one is awaited; the store uses one coroutine for both. Errors of the driver are not translated, because the connection
+is the caller's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PSYCOPG_IN_ERROR: Final = 3
 
 
 def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]:
-    """Convert a statement written with $1, and its parameters, to a driver's DB-API `paramstyle`."""
+    """Convert a statement with the placeholders $1, $2, …, and its parameters, to a driver's DB-API `paramstyle`."""
     match style:
         case "numeric_dollar":
             return sql, tuple(parameters)
@@ -38,7 +39,7 @@ def in_style(style: str, sql: str, parameters: Sequence[Any]) -> tuple[str, Any]
 
 
 async def awaited(value: Any) -> Any:
-    """The value, awaited if necessary."""
+    """The value; if it is awaitable, the result of awaiting it."""
     return await value if isawaitable(value) else value
 
 
@@ -51,29 +52,29 @@ class Driver(ABC):
     @property
     @abstractmethod
     def waits(self) -> bool:
-        """Whether the connection is asynchronous, and so needs a running event loop."""
+        """Whether the connection is asynchronous: its calls are awaited on a running event loop."""
 
     @abstractmethod
     async def check_transaction(self) -> None:
-        """Raise OptionError if no transaction is open: writes would be committed at once, or never."""
+        """Raise OptionError if no transaction is open. Without one, writes would be committed at once, or never."""
 
     @abstractmethod
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]:
-        """All rows, if the statement returns any."""
+        """All rows of a statement. Empty if the statement returns none."""
 
     async def fetchrow(self, sql: str, *parameters: Any) -> Any:
-        """The first row, or None."""
+        """The first row of a statement, or None."""
         rows = await self.fetch(sql, *parameters)
         return rows[0] if rows else None
 
     async def fetchval(self, sql: str, *parameters: Any) -> Any:
-        """The first value, or None."""
+        """The first value of the first row of a statement, or None."""
         row = await self.fetchrow(sql, *parameters)
         return row[0] if row is not None else None
 
 
 class Asyncpg(Driver):
-    """A connection of asyncpg, or a pool's proxy for one."""
+    """A connection of asyncpg, or the proxy that its pool gives out."""
 
     waits = True
 
@@ -97,7 +98,7 @@ class Psycopg(Driver):
         return isinstance(self._connection, sys.modules["psycopg"].AsyncConnection)
 
     async def check_transaction(self) -> None:
-        """Raise OptionError if no transaction is open."""
+        """Raise OptionError if no transaction is open, or if it has failed already."""
         status = self._connection.info.transaction_status
         if status == PSYCOPG_IN_ERROR:
             raise OptionError("the transaction of conn has failed already; roll it back first")
@@ -115,7 +116,7 @@ class Psycopg(Driver):
 
 
 class SqlAlchemy(Driver):
-    """A Connection or Session of SQLAlchemy, synchronous or not, with any driver for PostgreSQL."""
+    """A connection or session of SQLAlchemy, synchronous or asynchronous, with any driver for PostgreSQL."""
 
     def __init__(self, connection: Any, *, is_session: bool, waits: bool) -> None:
         super().__init__(connection)
@@ -128,7 +129,7 @@ class SqlAlchemy(Driver):
         return self._waits
 
     async def check_transaction(self) -> None:
-        """Raise OptionError if no transaction is open."""
+        """Raise OptionError if the database is not PostgreSQL, or if each statement is committed at once."""
         connection = await self._core()
         if connection.dialect.name != "postgresql":
             raise OptionError(f"conn is a connection to {connection.dialect.name}, the engine's store is PostgreSQL")
@@ -148,7 +149,8 @@ class SqlAlchemy(Driver):
 
 
 def driver_of(connection: Any) -> Driver:
-    """The adapter for a connection. Looks only at drivers that the caller has imported."""
+    """The adapter for a connection. Imports no driver: it checks only the types of drivers that the caller has
+    imported. Raises OptionError if none fits."""
     if _is_one(connection, "asyncpg", "Connection") or _is_one(connection, "asyncpg.pool", "PoolConnectionProxy"):
         return Asyncpg(connection)
     if _is_one(connection, "psycopg", "Connection", "AsyncConnection"):
@@ -173,5 +175,5 @@ def _is_one(connection: Any, module: str, *names: str) -> bool:
 
 
 def no_transaction(how: str) -> OptionError:
-    """The error for a connection that would commit every statement by itself."""
+    """The error for a connection that has no open transaction. `how` is the code that opens one."""
     return OptionError(f"conn has no transaction open, so nothing would be joined; open one first: {how}")

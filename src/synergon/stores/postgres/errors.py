@@ -1,7 +1,8 @@
 """Translates errors of PostgreSQL and the network.
 
-There are four kinds: `Contention` (repeat the call at once), `StoreUnavailable` (repeat it later, on a new connection),
-`DataRejected` (the value is at fault), and any other `StoreError` (the database must be changed first).
+The results are `Contention` (repeat the call at once), `RowHeld` (a row stays locked), `StoreUnavailable` (repeat the
+call later, on a new connection), `DataRejected` (the value is at fault), and other `StoreError`s (the database or its
+URL must be changed first).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TRANSIENT: Final = (
 )
 
 _UNSUPPORTED: Final = "unsupported startup parameter"
-"""The text of PgBouncer's error, in every mode."""
+"""A part of PgBouncer's error text, in every mode of pooling."""
 
 _AGAIN: Final = "make the call again, on a new connection; whether this one took effect is not known"
 _LOST: Final = f"the connection was lost in the middle of a call; {_AGAIN}"
@@ -55,7 +56,7 @@ _ABOUT_THE_DATA: Final = (
 
 @contextmanager
 def translated(address: Address) -> Iterator[None]:
-    """Translate the driver's errors to ours, which tell whether another attempt may succeed."""
+    """Translate the driver's errors into synergon's, which say whether another attempt may succeed."""
     try:
         yield
     except _CONTENTION as error:

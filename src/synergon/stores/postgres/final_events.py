@@ -1,11 +1,12 @@
-"""Reads final events by snapshots of PostgreSQL, so that no long transaction delays the reader or is missed.
+"""Reads final events by snapshots of PostgreSQL. A long transaction does not delay the reader, and its events are not
+missed.
 
-Transactions commit in another order than they begin in, so no number in a row tells whether all earlier rows are
-visible yet. A snapshot does: it names the transactions that were under way when it was taken. Rows that are visible in
-one snapshot and were not in the one before were committed in between. So a reader goes from snapshot to snapshot.
+Transactions commit in another order than they begin. So no number in a row says whether all earlier rows are visible
+yet. A snapshot does: it lists the transactions that were under way when it was taken. Rows that are visible in a
+snapshot but not in the one before were committed in between. So a reader goes from snapshot to snapshot.
 
-Only the greatest number that was pruned is recorded. If a transaction with a smaller number was under way and has ended
-since, its events may have been pruned before they were read: the reader then raises `EventsLost`.
+Only the greatest number that was pruned is stored. If a transaction with a smaller number was under way and has ended
+since, its events may have been pruned before they were read. The reader then raises `EventsLost`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _CURSOR: Final = re.compile(f"{_SNAPSHOT}/{_SNAPSHOT}/{NUMBER}-{NUMBER}(?:~{NUMB
 
 
 class Snapshot(NamedTuple):
-    """The transactions that had ended at a moment: those below `end` that are not `open`."""
+    """The transactions that had ended when the snapshot was taken: those with a number below `end` that are not in
+    `open`."""
 
     end: int
     open: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:
-        """Parse `end:open,open,...`, with or without the lowest number that PostgreSQL writes before it."""
+        """Parse `end:open,open,...`. PostgreSQL writes another number before it, which is skipped."""
         *_, end, under_way = text.split(":")
         return cls(int(end), tuple(int(number) for number in under_way.split(",") if number))
 
@@ -49,17 +51,17 @@ NOTHING: Final = Snapshot(0, ())
 
 
 class SnapshotFinalEvents:
-    """Returns each event once. Events that were committed between two snapshots come in the order in which their
-    transactions began to write."""
+    """Returns each event once. Events that were committed between two snapshots come in the order of their transaction
+    numbers."""
 
     def __init__(self, run: Run, states: Collection[State], kinds: Collection[str] | None) -> None:
         self._run = run
         self._states = sorted(states)
         self._kinds = None if kinds is None else sorted(kinds)
         self._seen = NOTHING
-        """The snapshot whose events were all returned."""
+        """The last snapshot of which all events were returned."""
         self._until: Snapshot | None = None
-        """The snapshot that is being read, up to `_position`; None between two snapshots."""
+        """The snapshot that is being read. `_position` says how far. None between two snapshots."""
         self._position: Position = BEGINNING
         self._floor = Floor(None)
 
@@ -89,7 +91,7 @@ class SnapshotFinalEvents:
         self._floor = Floor(floor)
 
     async def read(self, limit: int) -> list[Event]:
-        """Read the next events."""
+        """Read the next events. Raises EventsLost if an unread event was pruned."""
         while True:
             rows: list[Any] = []
             if self._until is not None:
@@ -103,7 +105,8 @@ class SnapshotFinalEvents:
                 return events
 
     async def _take_snapshot(self) -> Snapshot:
-        """Take a new snapshot."""
+        """Finish the current snapshot and take a new one. Raises OptionError if the database counts its transactions
+        anew."""
         self._finish()
         snapshot: Snapshot = await self._run(_snapshot)
         if snapshot.end < self._seen.end:
@@ -115,7 +118,7 @@ class SnapshotFinalEvents:
         return snapshot
 
     def _finish(self) -> None:
-        """Note that all events of the current snapshot were returned."""
+        """Note that all events of the current snapshot, if there is one, were returned."""
         if self._until is not None:
             self._seen, self._until, self._position = self._until, None, BEGINNING
 
@@ -140,7 +143,8 @@ class SnapshotFinalEvents:
         return list(rows)
 
     def _read_up_to(self, until: Snapshot) -> int:
-        """The number up to which all events were returned, except those of transactions that are still under way."""
+        """The transaction number up to which all events were returned, except those of transactions that are still
+        under way."""
         late = [number for number in self._seen.open if number not in until.open and number >= self._position[0]]
         return min([max(self._seen.end - 1, self._position[0]), *(number - 1 for number in late)])
 
@@ -157,7 +161,7 @@ _read_event: Final[Callable[[Sequence[Any]], Event]] = row_reader(Event, _EVENT_
 
 
 def event_of(row: Any, cursor: str) -> Event:
-    """A row of the history as an event."""
+    """The event of a row of the history, with this cursor."""
     return replace(_read_event(row[: len(_EVENT_COLUMNS)]), cursor=cursor)
 
 
@@ -184,6 +188,6 @@ async def _page(
 
 
 async def pruned(session: Session, states: list[State], kinds: list[str] | None) -> int:
-    """The greatest number that was pruned, of these kinds or of all."""
+    """The greatest transaction number that was pruned for these states and kinds. None means all kinds."""
     number: int = await session.value("pruned", states, kinds)
     return number

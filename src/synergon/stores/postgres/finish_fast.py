@@ -1,7 +1,7 @@
-"""The fast path of plain successes, which nearly all outcomes are: one statement moves them to the history and counts
+"""The fast path for plain successes, which are nearly all outcomes: one statement moves them to the history and counts
 them.
 
-It exists only for PostgreSQL: the rule (`rules.finish`) takes five round trips, to begin, lock, move, count and commit.
+Only PostgreSQL has it: there the rule (`rules.finish`) takes five round trips, to begin, lock, move, count and commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Value = TypeVar("Value")
 
 
 def are_plain(outcomes: Sequence[FencedOutcome]) -> bool:
-    """Whether one statement can apply these outcomes: they have no follow-ups, and no two are for one task."""
+    """Whether all outcomes are successes without follow-ups, each for another task, so that one statement can apply
+    them."""
     return all(map(_is_plain, outcomes)) and len({entry.id for entry in outcomes}) == len(outcomes)
 
 
@@ -36,8 +37,8 @@ def _is_plain(entry: FencedOutcome) -> bool:
 
 
 async def finish_plain(write: Run, statement: Run, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply plain successes with one statement, which is its own transaction. The rule applies those that the statement
-    did not change: their claim is stale, or their row shows that they are not plain."""
+    """Apply plain successes with one statement, which is its own transaction. Outcomes that the statement did not apply
+    go to the rule: their claim is stale, or their row shows that they are not plain."""
     succeeded: dict[int, Verdict] = await statement(_succeed, outcomes)
     others = [entry for entry in outcomes if entry.id not in succeeded]
     applied = {verdict.id: verdict for verdict in await write(finish, others)} if others else {}
@@ -45,7 +46,7 @@ async def finish_plain(write: Run, statement: Run, outcomes: Sequence[FencedOutc
 
 
 async def finish_within(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes inside a transaction that has taken its locks; plain successes with one statement."""
+    """Apply outcomes inside a transaction that has taken its locks. Uses the one statement if all of them are plain."""
     if not are_plain(outcomes):
         return await finish(session, outcomes)
 
@@ -62,8 +63,8 @@ async def _succeed(session: Session, outcomes: Sequence[FencedOutcome]) -> dict[
 
 
 def columns(outcomes: Sequence[FencedOutcome]) -> tuple[list[int], list[int], list[str | None]]:
-    """The parameters of the statement: ids in ascending order, claim numbers and results. A value that all outcomes
-    share is sent once, because large arrays are slow to send and to index."""
+    """The parameters of the statement `succeed`: ids in ascending order, claim numbers and results. A value that all
+    outcomes share is sent once, because large arrays are slow to send and to index."""
     in_order = sorted(outcomes, key=attrgetter("id"))
     return (
         [entry.id for entry in in_order],

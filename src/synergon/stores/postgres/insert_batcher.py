@@ -1,8 +1,8 @@
 """Batches inserts: calls that arrive while a statement is under way share the next statement.
 
-Every call ends, with its insertions after their commit or with an error, and its tasks are stored at most once.
-Cancelling one call does not affect another. A cancelled call that still waits stores nothing; one whose statement is
-under way ends after that statement, so that its caller can announce tasks that may be stored.
+A call returns its insertions after their commit, or raises. Its tasks are stored at most once. Cancelling one call does
+not affect another. A call that is cancelled before its statement starts stores nothing. A call that is cancelled later
+ends after its statement, so that its caller can announce tasks that may be stored.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ class _Call:
 
 
 class InsertBatcher:
-    """Runs one flusher task while calls wait; it belongs to no caller. One statement is under way at a time."""
+    """Runs one flusher task while calls wait. The flusher belongs to no caller. One statement is under way at a
+    time."""
 
     def __init__(self, insert: Insert, *, cancel_seconds: float) -> None:
         self._insert = insert
         self._cancel_seconds = cancel_seconds
-        """How long a cancelled caller waits for a statement that does not end."""
+        """How long a cancelled call waits for the end of its statement."""
         self._waiting: deque[_Call] = deque()
         self._under_way: list[_Call] = []
         self._flusher: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys; returns when they are committed."""
+        """Insert tasks without keys. Returns when they are committed."""
         if self._is_closed:
             raise NotConnected("the store is closed; connect the engine first")
         call = _Call(tasks)
@@ -77,11 +78,11 @@ class InsertBatcher:
             raise
 
     def reopen(self) -> None:
-        """Take calls again after `close`."""
+        """Accept calls again after `close`."""
         self._is_closed = False
 
     async def close(self, patience_seconds: float) -> None:
-        """Reject new calls and finish those that wait. Calls that have not ended after `patience_seconds` fail."""
+        """Reject new calls, and finish those that wait. Calls that have not ended after `patience_seconds` fail."""
         self._is_closed = True
         if self._flusher is not None and not self._flusher.done():
             _, late = await asyncio.wait([self._flusher], timeout=patience_seconds)
@@ -106,7 +107,8 @@ class InsertBatcher:
             raise
 
     def _take(self) -> bool:
-        """Move calls that fit into one statement from `_waiting` to `_under_way`. Returns whether there are any."""
+        """Move as many calls as fit into one statement from `_waiting` to `_under_way`. Returns whether there are
+        any."""
         self._under_way, tasks = [], 0
         while self._waiting and (not self._under_way or tasks + len(self._waiting[0].tasks) <= MOST_TASKS):
             call = self._waiting.popleft()
@@ -144,7 +146,7 @@ class InsertBatcher:
                 call.fail(error)
 
     def _fail_waiting(self, flusher: asyncio.Task[None]) -> None:
-        """Fail the waiting calls after a flusher was cancelled, unless another flusher runs."""
+        """Fail the waiting calls when the flusher has ended, unless another flusher was started since."""
         if self._flusher is flusher:
             _fail(self._waiting, StoreUnavailable("the store was closed before an insert; the tasks are not stored"))
             self._waiting.clear()

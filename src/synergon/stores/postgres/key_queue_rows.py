@@ -1,5 +1,5 @@
-"""Key queues: their tasks and their rates, in the PostgreSQL store: the primitives of `stores.session.KeyQueueRows`
-with its statements."""
+"""Key queues in the PostgreSQL store, with their tasks and rates: implements `stores.session.KeyQueueRows` with the
+statements of `sql/key_queues.sql`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ class KeyQueueRows:
         self._transaction: Final = transaction
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """Lock the key queues of these kinds, and read their limits."""
+        """Lock the key queues of these kinds, and read their limits. A kind without a limit gets `KeyQueueLimit()`."""
         await lock_key_queues(self._transaction, kinds)
         return {kind: self._transaction.key_queue_limits[kind] for kind in kinds}
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count the running and ready tasks of key queues, and read their first waiting ones."""
+        """Count the running and ready tasks of these key queues, and read the first `few` waiting ones of each."""
         return await self._transaction.typed(KeyQueueCounts, "key_queue_counts", *_columns(names), few)
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
-        """The first waiting tasks in claim order."""
+        """The first waiting tasks in claim order, except those of paused queues."""
         return await self._transaction.ids("first_waiting", *name, limit)
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed` tasks in claim order."""
+        """The ready tasks that are not among the first `allowed` ready and waiting tasks in claim order. Tasks of
+        paused queues do not count towards `allowed`."""
         return await self._transaction.ids("excess", *name, allowed)
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """Move tasks from `waiting` to `ready`."""
+        """Move tasks from `waiting` to `ready`. Returns the tasks that were moved."""
         return await self._transaction.ids("promote", ids)
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
@@ -46,11 +47,12 @@ class KeyQueueRows:
         return await self._transaction.typed(ChangedTask, "promote_all", *_columns(names))
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move tasks from `ready` to `waiting`, except those that a concurrent claim has taken."""
+        """Move tasks from `ready` to `waiting`. Returns the moved tasks, without those that a concurrent claim has
+        taken."""
         return await self._transaction.typed(ChangedTask, "demote", ids)
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """Read the stored rates of key queues."""
+        """Read the stored rates of these key queues, and when their scheduled tasks are due."""
         return await self._transaction.typed(RateState, "key_queue_rates", *_columns(names))
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
@@ -63,7 +65,7 @@ class KeyQueueRows:
         return await self._transaction.typed(ChangedTask, "postpone", list(moments), due)
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Write when the next start of each key queue is on time."""
+        """Store from which moment the next start of each key queue is within its rate."""
         await self._transaction.run("set_next_starts", *_columns(moments), list(moments.values()))
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
@@ -77,7 +79,7 @@ class KeyQueueRows:
         return [(row["kind"], row["limit_key"]) for row in rows]
 
     async def prune_rates(self, limit: int) -> None:
-        """Delete stored rates whose value lies in the past."""
+        """Delete at most `limit` stored rates whose moment has passed: they delay no start."""
         await self._transaction.run("prune_rates", limit)
 
 

@@ -16,7 +16,7 @@ from synergon.stores.postgres.session import Session
 
 
 async def register(session: Session, node: NewNode) -> None:
-    """Insert the row of a node."""
+    """Insert the row of a node, with a lease from now."""
     await session.run(
         "register",
         node.id,
@@ -34,7 +34,7 @@ async def register(session: Session, node: NewNode) -> None:
 
 
 class ConnectionLeaseKeeper:
-    """Renews leases on a connection of its own, and reconnects when it breaks."""
+    """Renews leases on a connection of its own. Reconnects if the connection is lost."""
 
     def __init__(self, address: Address, renew_sql: str, check_open: Callable[[], object]) -> None:
         self._address = address
@@ -45,7 +45,7 @@ class ConnectionLeaseKeeper:
     async def renew(
         self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
     ) -> bool:
-        """Extend the lease of a node. False if it has no row."""
+        """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
         says = published.decode() if published is not None else None
         self._check_open()
         if self._connection is None or self._connection.is_closed():
@@ -64,6 +64,6 @@ class ConnectionLeaseKeeper:
         return status == "UPDATE 1"
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Cut the connection."""
         if self._connection is not None:
             self._connection.terminate()

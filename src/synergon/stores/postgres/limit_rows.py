@@ -1,4 +1,4 @@
-"""Limits, in the PostgreSQL store: the primitives of `stores.session.LimitRows` with its statements."""
+"""Limits in the PostgreSQL store: implements `stores.session.LimitRows` with the statements of `sql/limits.sql`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ class LimitRows:
         self._transaction: Final = transaction
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these limits, as JSON."""
+        """The last declaration of each of these limits, as JSON, without limits that do not exist."""
         return dict(await self._transaction.rows("declared_limits", list(names)))
 
     async def exclude_unlimited(self) -> None:
-        """Wait for transactions that saw the kind without a limit, and block new ones that look for it."""
+        """Wait for transactions that read the kind's limit as missing, and block new ones that read it."""
         await self._transaction.rows("make_limit")
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate. False if a concurrent transaction declared exactly this."""
+        """Insert a limit, or replace its value and rate. False if a concurrent transaction has stored this
+        declaration."""
         rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
         return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit."""
+        """Change the value of a limit. False if there is no limit of this name."""
         return await self._transaction.run("set_limit", name, value) == 1
 
     async def all(self) -> list[LimitRow]:
@@ -40,7 +41,7 @@ class LimitRows:
         return await self._transaction.typed(LimitRow, "limits")
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, counted."""
+        """The permits that running tasks hold, with their numbers."""
         return await self._transaction.typed(PermitCount, "held_permits")
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:

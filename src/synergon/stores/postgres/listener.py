@@ -1,4 +1,4 @@
-"""Listens for tasks that callers' own transactions have inserted."""
+"""Listens for the notifications that callers' own transactions send when they have inserted tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.errors import translated
 
 PROBE_SECONDS: Final = 60.0
-"""How often a silent connection is probed."""
+"""After how many seconds without a loss the connection is probed."""
 
 
 async def listen(address: Address, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
-    """Call `on_kinds` with the kinds of each notification, None for any kind, until cancelled. Raises when the
-    connection is lost.
+    """Call `on_kinds` with the kinds of each notification; None means any kind. Runs until it is cancelled. Raises
+    `StoreUnavailable` when the connection is lost.
 
     The first call is `on_kinds(None)`, because notifications from before the start were missed.
     """

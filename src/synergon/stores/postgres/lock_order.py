@@ -1,12 +1,13 @@
 """The lock order. All transactions lock rows in this order, so they cannot deadlock.
 
-Limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share one lock,
-the row of the limit `key:<kind>`: a transaction that makes their tasks ready, or takes them out of ready or running,
-holds it. Claims do not hold it (they move tasks from ready to running, which leaves the sum unchanged), nor do callers'
-own transactions. Lists of tasks with unique keys are inserted one after the other; their lock comes before all others.
+The order: limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share
+one lock, the row of the limit `key:<kind>`. A transaction that makes their tasks ready, or takes them out of ready or
+running, holds this lock. Claims do not hold it: they move tasks from ready to running, which leaves the sum of both
+unchanged. Callers' own transactions do not hold it either. Lists of tasks with unique keys are inserted one after the
+other; their lock comes before all others.
 
-A read without locks determines what to lock. If a task has changed when it is locked, the missing lock is taken late
-and out of order. If two transactions do so at once, the database rolls one of them back, and the store repeats it.
+A read without locks determines what to lock. If a task changes between this read and its lock, a missing lock is taken
+late and out of order. If two transactions do so at once, the database rolls one of them back, and the store repeats it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LockTarget(msgspec.Struct, frozen=True):
-    """The key queue of a task, its group, and the group that it waits for."""
+    """What a task is bound to: its key queue, its group, and the group that it waits for."""
 
     kind: str
     limit_key: str | None
@@ -46,7 +47,7 @@ class RunningLockTarget(msgspec.Struct, frozen=True):
 
 
 class LockOrder:
-    """Implements `stores.session.Locks`: only PostgreSQL needs row locks, because its transactions run concurrently."""
+    """Implements `stores.session.Locks`. Only PostgreSQL needs row locks: its transactions run concurrently."""
 
     __slots__ = ("_session",)
 
@@ -54,7 +55,7 @@ class LockOrder:
         self._session: Final = session
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
-        """Lock key queues, then servers whose health may change, then groups."""
+        """Lock key queues, then the servers whose health may change, then groups."""
         lock_targets = await self._bonds_of_outcomes(outcomes)
         groups = _groups(lock_targets)
         await lock_key_queues(self._session, await self._kinds(lock_targets, groups))
@@ -62,8 +63,8 @@ class LockOrder:
         await self.groups(groups)
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
-        """The kinds whose key queues `for_outcomes` will lock, by the fields of the outcomes and the tasks that wait
-        for their groups."""
+        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes and the tasks that wait for their
+        groups show."""
         lock_targets = [
             *_bonds_of_children(outcomes),
             *(
@@ -75,8 +76,8 @@ class LockOrder:
         return await self._kinds(lock_targets, _groups(lock_targets))
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
-        """Lock the key queues and groups that these tasks join. Two concurrent lists with the same keys in different
-        order would deadlock, so the second list waits before it inserts anything."""
+        """Lock the key queues and groups that these tasks join. Two concurrent lists with common unique keys in
+        different order would deadlock, so the second list waits before it inserts anything."""
         is_callers = self._session.is_callers
         if len(tasks) > 1 and not is_callers and any(task.key is not None for task in tasks):
             await self._session.rows("lock_keys")
@@ -112,7 +113,8 @@ class LockOrder:
         await self.groups(groups)
 
     async def _kinds(self, lock_targets: Iterable[LockTarget], groups: Collection[int]) -> set[str]:
-        """The kinds whose key queues to lock: those of the tasks, and those of tasks that wait for their groups."""
+        """The kinds whose key queues to lock: those of tasks with a limit key, and those of tasks that wait for the
+        groups."""
         kinds = {bond.kind for bond in lock_targets if bond.limit_key is not None}
         if groups and not self._session.is_callers:
             kinds.update(row["kind"] for row in await self._session.rows("kinds_of_followers", sorted(groups)))
@@ -126,7 +128,8 @@ class LockOrder:
             await self._session.servers.lock_health(servers, failed)
 
     async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
-        """The key queues and groups of the tasks of these outcomes and of their children; the rows supply the kinds."""
+        """What the tasks of these outcomes and their children are bound to. Kinds and groups are read from the tasks'
+        rows."""
         bound = {outcome.id: outcome for outcome in outcomes if _is_bound(outcome)}
         rows = await self._session.typed(RunningLockTarget, "running_lock_targets", list(bound)) if bound else []
         return [
@@ -149,7 +152,7 @@ def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
 
 
 def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[LockTarget]:
-    """The key queues and groups of new tasks; without key queues in a caller's own transaction."""
+    """What these new tasks are bound to. In a caller's own transaction, key queues are left out."""
     return [
         LockTarget(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
         for task in tasks
@@ -162,7 +165,8 @@ def _groups(lock_targets: Iterable[LockTarget]) -> set[int]:
 
 
 async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> None:
-    """Lock the key queues of these kinds, and read their limits."""
+    """Lock the key queues of these kinds, and store their limits in the transaction. Kinds that it has locked before
+    are skipped."""
     missing = set(kinds) - transaction.key_queue_limits.keys()
     if not missing:
         return

@@ -1,8 +1,8 @@
 """Inserts and replaces rows of tasks in PostgreSQL.
 
-A statement inserts many tasks: what they differ in is sent as arrays, and what they have in common once. Three forms of
-it exist (`columns.Form`), because what a task has not got costs time, too: for a single bare task (`insert_bare`), for
-tasks that join nothing (`insert_plain`), and for all others.
+A statement inserts many tasks: columns in which they differ are sent as arrays, and the others as one value. There are
+three forms (`columns.Form`), because each unneeded column costs time: for a single bare task (`insert_bare`), for tasks
+without a group, key queue or server (`insert_plain`), and for all others (`insert_bound`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TASKS_AT_ONCE: Final = 1000
 
 
 async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks without keys now, and their queues when the transaction ends."""
+    """Insert tasks without keys now. Their queues are inserted at the end of the transaction."""
     transaction.note_queues(task.queue for task in tasks)
     if not any(map(is_bound, tasks)):
         return await insert_plain(transaction, tasks)
@@ -43,7 +43,7 @@ async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None
 
 
 async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks that have no key and join nothing, in queues that are known."""
+    """Insert tasks without a key, group, key queue or server. Their queues must exist."""
     if not tasks:
         return []
     new, parameters = _rows_of(tasks, Form.PLAIN)
@@ -51,14 +51,14 @@ async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> li
 
 
 async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion]:
-    """Insert one bare task in a queue that is known. That is how most come, one by one, and a client waits for the
-    start of each."""
+    """Insert one bare task, whose queue must exist. The most frequent insert: single tasks, with a client that waits
+    for each."""
     task_id = await transaction.value("insert_bare", *GIVEN[Form.BARE].texts(task))
     return [Insertion(task_id, True, State.READY)]
 
 
 async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`insert_plain` for very many tasks, in parts: encoding all at once would block the event loop."""
+    """`insert_plain` in parts of `TASKS_AT_ONCE` tasks: encoding very many tasks at once would block the event loop."""
     inserted: list[Insertion] = []
     for start in range(0, len(tasks), TASKS_AT_ONCE):
         inserted += await insert_plain(transaction, tasks[start : start + TASKS_AT_ONCE])
@@ -66,7 +66,7 @@ async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) ->
 
 
 async def replace(transaction: Transaction, task_id: int, task: NewTask) -> State:
-    """Write a new task into the row of a live one that does not run."""
+    """Write a new task into the row of a live task that does not run. Returns the new state."""
     transaction.note_queues([task.queue])
     state: str = await transaction.value(
         "replace",
@@ -88,8 +88,8 @@ def _insertions(rows: list[Any]) -> list[Insertion]:
 
 
 def _first_state(transaction: Transaction) -> str:
-    """The first state of a due task with a limit key. A caller's own transaction must not lock its key queue, so there
-    the task is `scheduled`, and the next `wake` moves it into the key queue."""
+    """The first state of a due task with a limit key: `waiting`. A caller's own transaction must not lock the key
+    queue: there the task is `scheduled`, and the next `wake` moves it into the key queue."""
     return (State.SCHEDULED if transaction.is_callers else State.WAITING).value
 
 
@@ -111,7 +111,7 @@ def _rows_of(tasks: Sequence[NewTask], form: Form, first: int = 1) -> tuple[str,
 
 
 def _computed_from(tasks: Sequence[NewTask]) -> tuple[list[Any], ...]:
-    """What an insert computes columns from."""
+    """The values from which an insert computes columns: due times, delays, expiries and tags."""
     return (
         [_moment(task.run_at) for task in tasks],
         [task.delay for task in tasks],

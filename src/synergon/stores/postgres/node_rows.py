@@ -1,4 +1,5 @@
-"""Nodes and their leases, in the PostgreSQL store: the primitives of `stores.session.NodeRows` with its statements."""
+"""Nodes and their leases in the PostgreSQL store: implements `stores.session.NodeRows` with the statements of
+`sql/nodes.sql` and `sql/operator_actions.sql`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class NodeRows:
         self._transaction: Final = transaction
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease of a node is live. The lock waits for claims of the node, and blocks new ones."""
+        """Whether the lease of a node is live; None if the node has no row. Locks the row: waits for claims of the
+        node, and blocks new ones."""
         has_lease: bool | None = await self._transaction.value("lock_lease", node_id)
         return has_lease
 
@@ -31,10 +33,10 @@ class NodeRows:
         await self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """The nodes whose lease has ended, and those of `gone`."""
+        """Lock and return the dead nodes: their lease has ended, or `gone` names them."""
         return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the dead nodes of this list that hold no running task."""
+        """Delete the nodes of this list that hold no running task."""
         if dead:
             await self._transaction.run("delete_idle_nodes", list(dead))

@@ -1,8 +1,8 @@
-"""The locks of a claim: locks the limits and servers whose permits its tasks need, in the lock order.
+"""Locks the limits and servers whose permits the tasks of a claim need, in the lock order.
 
 Limits are locked before servers. A limit whose name is a prefix of a server's address covers that server, so a claim
-must know which limits cover its servers before it locks the servers. It uses what the last claim found (`Covering`),
-and is repeated if that has changed.
+must know which limits cover its servers before it locks the servers. It uses what the last claim found (`Covering`). If
+that has changed, it raises `Contention`, and the store repeats it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import ServerCapacity
 
 Covering = dict[frozenset[str], frozenset[str]]
-"""The limits that cover the servers of each set of providers, as the last claim found them."""
+"""For each set of providers, the limits that cover their servers, as the last claim found them."""
 
 
 class PoolRow(msgspec.Struct, frozen=True):
@@ -51,7 +51,8 @@ class PoolRow(msgspec.Struct, frozen=True):
 async def lock_limits(
     transaction: Transaction, kinds: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
 ) -> SharedLimits:
-    """Lock the limits and servers that these kinds need permits of, and the key queues of `keyed_kinds`."""
+    """Lock and read the limits and servers of which tasks of these kinds need permits. Also locks the key queues of
+    `keyed_kinds`. Raises `Contention` if other limits cover the servers than the last claim found."""
     providers = frozenset(kind.provider for kind in kinds if kind.provider is not None)
     names = {name for kind in kinds for name in kind.limits} | await _limits_above(transaction, providers, covering)
     rated = {kind.kind for kind in kinds if kind.is_rated}

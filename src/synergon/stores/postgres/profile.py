@@ -1,4 +1,4 @@
-"""Profiles: what a member of the PostgreSQL family can do. The URL decides it once.
+"""Profiles: what a member of the PostgreSQL family can do. The URL names the profile.
 
 A profile consists of statements, migrations and settings, and of the functions that differ by more than statements: the
 fast path of the claim, and the reader of final events.
@@ -23,26 +23,26 @@ from synergon.stores.statements import statements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One member of the PostgreSQL family."""
+    """The differences between one member of the PostgreSQL family and the others."""
 
     name: str
-    """The name in `?profile=`, and in the schema's `meta`."""
+    """The name in `?profile=`, and in the table `meta`."""
     overlay: str | None
-    """A folder of statements that replace those with their name; None if there are none."""
+    """A folder of statements that replace the standard ones of the same name. None if there are none."""
     migrations: str
     settings: Mapping[str, str]
     """Session settings of the store's own connections."""
     cleaning: str | None
-    """The statement that resets the settings of a connection; None for the driver's own reset."""
+    """The statement that resets the settings of a connection. None means the driver's own reset."""
     notifies: bool
     """The database has LISTEN and NOTIFY."""
     contention_pauses: tuple[float, ...]
-    """The delays in seconds before a transaction is repeated after a deadlock or serialization failure."""
+    """The delays in seconds before each repetition of a transaction after a deadlock or serialization failure."""
     asks_one_number: bool
-    """A statement that reads several ready groups reads one number of rows of each."""
+    """Whether a statement that reads several ready groups reads equally many rows of each."""
     claim: Callable[[Run, ClaimRequest], Awaitable[FastClaim]]
     claim_by_short_statement: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
-    """The shorter claim, for one kind, or while more tasks are ready than requested; None if there is none."""
+    """The claim by a shorter statement (`claim_fast.claim_by_short_statement`). None if there is none."""
     changes_several_tables: bool
     """One statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
@@ -52,14 +52,14 @@ class Profile:
         return statements("postgres", schema, overlay=self.overlay)
 
     def scripts(self, schema: str) -> list[str]:
-        """The migration scripts, in order. The first makes version 1."""
+        """The migration scripts, in order. The first creates version 1."""
         folder = files("synergon.stores").joinpath(self.migrations)
         found = sorted(folder.iterdir(), key=lambda entry: entry.name)
         return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
 
 
 READ_COMMITTED: Final = {"default_transaction_isolation": "read committed"}
-"""For statements that are their own transactions. It is not the default of every database: without it more of them
+"""For statements that are their own transactions. Some databases have a stricter default, under which more statements
 conflict and are repeated."""
 
 STANDARD: Final = Profile(

@@ -1,4 +1,4 @@
-"""Queries of the PostgreSQL store: reads rows as records."""
+"""Queries of the PostgreSQL store. They read rows as records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synergon.stores.typed_rows import read_rows
 
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
-    """One page, newest first: the newest of both tables, merged."""
+    """One page of the matching tasks, newest id first, from both tables of tasks."""
     states = query.states if query.states is not None else frozenset(State)
     records: list[TaskRecord] = []
     for name, its_states in (("live_records", LIVE), ("final_records", FINAL)):
@@ -30,7 +30,7 @@ async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) 
 
 
 async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[TaskRecord]:
-    """One more row than the page holds, so that the last page is known to be the last."""
+    """The newest matching tasks of one table: one more than the page has, which shows whether there is a next page."""
     conditions: list[str] = []
     values: list[Any] = []
 
@@ -60,7 +60,7 @@ async def counts(session: Session) -> dict[tuple[str, str, State], int]:
 
 
 async def queues(session: Session) -> list[QueueRecord]:
-    """All queues with their counts."""
+    """All queues, by name, with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in (await counts(session)).items():
         numbers = by_queue.setdefault(queue, {})
@@ -72,7 +72,7 @@ async def queues(session: Session) -> list[QueueRecord]:
 
 
 async def nodes(session: Session) -> list[NodeRecord]:
-    """All registered nodes."""
+    """All registered nodes, including dead ones that are not reaped yet."""
     return [
         NodeRecord(
             id=row["id"],

@@ -1,4 +1,4 @@
-"""Queues, in the PostgreSQL store: the primitives of `stores.session.QueueRows` with its statements."""
+"""Queues in the PostgreSQL store: implements `stores.session.QueueRows` with the statements of `sql/operations.sql`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class QueueRows:
         self._transaction: Final = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new."""
+        """Pause a queue, and insert it if it is new. False if it was paused already."""
         return await self._transaction.run("pause_queue", queue) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue."""
+        """Resume a queue. False if it was not paused, or does not exist."""
         return await self._transaction.run("resume_queue", queue) == 1

@@ -1,5 +1,5 @@
-"""Ready tasks, as a claim reads and takes them, in the PostgreSQL store: the primitives of `stores.session.ReadyRows`
-with its statements.
+"""Ready tasks in the PostgreSQL store, as a claim reads and takes them: implements `stores.session.ReadyRows` with the
+statements of `sql/claim_limited.sql`.
 
 Reads lock nothing, so a concurrent claim may take a task first. A task that could not be taken or reserved is not
 returned again in this claim.
@@ -22,7 +22,8 @@ from synergon.stores.rules.shared_capacity import HeldPermits
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """A ready group, or none; and whether the node is cordoned (None if it has no live lease)."""
+    """A ready group (its columns are None if there is none), and whether the node is cordoned (None if it has no live
+    lease)."""
 
     is_cordoned: bool | None
     kind: str | None
@@ -45,7 +46,7 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
     @property
     def task(self) -> ReadyTask:
-        """The task as the planner needs it."""
+        """The task in the form that the claim planner needs."""
         avoid = server_to_avoid(self.server, self.attempts)
         return ReadyTask(
             self.id, self.priority, self.kind, self.queue, self.requirements, self.target, avoid, self.may_reserve
@@ -53,7 +54,7 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
 
 class ReadyOrHeldRow(ReadyRow, frozen=True):
-    """A ready task, or the permits of a running task."""
+    """A row of `first_ready`: a ready task, or the permits of a running task (`is_held`)."""
 
     is_held: bool
     limits: Names
@@ -70,7 +71,7 @@ class ClaimState:
         self.covering: Final = covering
         """The limits that cover servers, as the last claim of this process found them."""
         self.held: Final = held
-        """Tasks that other transactions have locked: the claim excludes them."""
+        """Tasks that other transactions have locked. The claim excludes them."""
         self.tried: Final = tried
         """The tasks that the last statement tried to change."""
         self.passed_over: Final = set(held)
@@ -94,11 +95,12 @@ class ReadyRows:
 
     @property
     def _passed_over(self) -> list[int]:
-        """The tasks that are not to be read; a dry run passes over none."""
+        """The tasks that reads exclude: those that this claim could not take. Empty in a dry run."""
         return [] if self._transaction.claim is None else sorted(self._transaction.claim.passed_over)
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """Read the lease of the node, and the ready groups of the requested kinds, with one statement."""
+        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands, with
+        one statement."""
         rows = await self._transaction.typed(
             GroupRow,
             "ready_groups",
@@ -120,7 +122,8 @@ class ReadyRows:
         return found
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Lock the limits and servers of these kinds, unless the exchange of this claim has done so."""
+        """Lock and read the limits and servers of these kinds, unless the exchange that this claim belongs to has done
+        so."""
         return self._transaction.locked_limits or await lock_limits(self._transaction, kinds, self._state.covering)
 
     async def held_permits(
@@ -132,7 +135,7 @@ class ReadyRows:
         return held, [row.task for row in rows if not row.is_held]
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, with one statement."""
+        """The first tasks of each ready group in claim order, at most the given number of each."""
         return [row.task for row in await self._first(request, numbers, with_held=False)]
 
     async def _first(
@@ -160,7 +163,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands that any server may run, and those for these servers, with one statement."""
+        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         targets = [(provider, address) for provider, addresses in servers.items() for address in addresses]
         return await self._tasks(
             "ready_commands",
@@ -175,7 +178,7 @@ class ReadyRows:
         )
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """The ready tasks of this list that are in queues of the request which are not paused."""
+        """The tasks of this list that are ready, not expired, and in requested queues that are not paused."""
         return await self._tasks(
             "ready_among",
             sorted(ids),
@@ -189,7 +192,8 @@ class ReadyRows:
         return [row.task for row in await self._transaction.typed(ReadyRow, statement, *parameters)]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Move tasks from `ready` to `running`, if they are unchanged since they were read."""
+        """Claim tasks: move them from `ready` to `running`, if they are unchanged since they were read and the node may
+        claim."""
         taken = sorted(taken, key=lambda entry: entry.task.id)
         state = self._state
         state.tried[:] = [entry.task.id for entry in taken]
@@ -208,7 +212,8 @@ class ReadyRows:
         return claims
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task, if it is unchanged since it was read."""
+        """Reserve capacity of the node for a task, or renew the reservation. False if the task has changed since it was
+        read, or another live node has reserved capacity for it."""
         self._state.tried[:] = [task.id]
         microseconds = request.reserve_microseconds
         statement = ("reserve", task.id, request.node_id, microseconds, task.requirements, task.queue)
@@ -218,14 +223,14 @@ class ReadyRows:
         return is_reserved
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """Delete the node's reservation for the task. If another transaction has locked the task, the reservation ends
-        by its own deadline."""
+        """Delete the node's reservation for the task. If another transaction has locked the task, the reservation
+        remains until it ends by itself."""
         if task_id not in self._state.held:
             self._state.tried[:] = [task_id]
             await self._transaction.rows("release_reservation", task_id, node_id)
 
 
 def _batches(numbers: Mapping[ReadyGroupName, int]) -> list[dict[ReadyGroupName, int]]:
-    """Separate the groups for which one task is requested, which may be many, from the others."""
+    """Separate the groups of which one task is requested, which may be many groups, from the others."""
     ones = {group: number for group, number in numbers.items() if number == 1}
     return [ones, {group: number for group, number in numbers.items() if number > 1}]

@@ -1,4 +1,5 @@
-"""Creates and migrates the tables of the PostgreSQL store, under a row lock, which every database of the family has."""
+"""Creates and migrates the tables of the PostgreSQL store. A row lock, which every database of the family has, excludes
+concurrent migrations."""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ MIGRATION_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a database, independent of the address under which it is reached."""
+    """The identity of a database. It does not depend on the address under which the database is reached."""
 
     database: str
     id: str
 
 
 def foundation(address: Address) -> str:
-    """The statements that precede all versions: the schema, and the rows for its version, profile and identity.
+    """The statements that precede all migrations: they create the schema, and the rows for its version, profile and
+    identity.
 
-    The database also creates the secret here with which peers sign: the role that runs tasks may lack the right to.
+    They also create the secret with which peers sign, because the role that runs tasks may lack the right to create it.
     """
     schema = address.schema
     return (
@@ -44,14 +46,15 @@ def foundation(address: Address) -> str:
 
 
 def whole_sql(address: Address) -> str:
-    """The whole script for a new database, for operators whose engine may not create tables."""
+    """The whole script for a new database, for operators whose engines may not create tables."""
     scripts = address.profile.scripts(address.schema)
     version = f"UPDATE {address.schema}.meta SET value = '{len(scripts)}' WHERE name = 'schema_version';"
     return "\n\n".join(["BEGIN;", foundation(address), *scripts, version, "COMMIT;"])
 
 
 async def prepare(address: Address) -> Identity:
-    """Migrate the schema to this code's version. Any number of nodes may do so at once."""
+    """Migrate the schema to the version of this code, and return the identity of the database. Any number of nodes may
+    do this at once. Raises `SchemaError` if the schema is newer, has another profile, or the role may not change it."""
     connection = await connect(address)
     try:
         with translated(address):
@@ -103,7 +106,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
 
 @asynccontextmanager
 async def _transaction(connection: Any) -> AsyncIterator[None]:
-    """With our search_path: the connection may be a pooler's, and then it has another one."""
+    """A transaction with synergon's search_path. Behind a pooler the connection may have another path."""
     async with connection.transaction(isolation=ISOLATION):
         await connection.execute(FIX_PATH)
         yield
@@ -122,7 +125,7 @@ def _newer(schema: str, version: int, wanted: int) -> SchemaError:
 
 
 async def _check_profile(connection: asyncpg.Connection[Any], address: Address) -> None:
-    """Raise if the tables were created for another profile. Old databases have not recorded theirs."""
+    """Raise if the tables were created for another profile. A database without a stored profile is a standard one."""
     async with _transaction(connection):
         found = await connection.fetchval(f"SELECT value FROM {address.schema}.meta WHERE name = 'profile'")
     made_with, asked_for = found or STANDARD.name, address.profile.name
@@ -143,7 +146,7 @@ async def _identity(connection: asyncpg.Connection[Any], schema: str) -> Identit
 
 
 async def version_of(connection: Any, schema: str) -> int | None:
-    """The schema version of the database; None if it has no schema."""
+    """The schema version of the database. None if it has no tables of synergon."""
     try:
         async with _transaction(connection):  # behind a pooler only a transaction keeps to one server
             value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
@@ -153,7 +156,8 @@ async def version_of(connection: Any, schema: str) -> int | None:
 
 
 async def version_at(address: Address) -> int | None:
-    """Read the schema version without changing anything; None if the database has no tables of synergon."""
+    """Connect, and read the schema version without changing anything. None if the database has no tables of
+    synergon."""
     connection = await connect(address)
     try:
         with translated(address):

@@ -1,4 +1,5 @@
-"""Providers and servers, in the PostgreSQL store: the primitives of `stores.session.ServerRows` with its statements."""
+"""Providers and servers in the PostgreSQL store: implements `stores.session.ServerRows` with the statements of
+`sql/servers.sql`."""
 
 from __future__ import annotations
 
@@ -20,34 +21,37 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these providers, as JSON."""
+        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
         return dict(await self._transaction.rows("declared_providers", list(providers)))
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off. False if a concurrent transaction declared exactly this."""
+        """Insert a provider, or replace its back-off; its servers do not change. False if a concurrent transaction has
+        stored this declaration."""
         backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
         return await self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
 
     async def lock_provider(self, provider: str) -> bool:
-        """Lock a provider. False if it does not exist."""
+        """Lock a provider. False if there is no provider of this name."""
         return await self._transaction.row("lock_provider", provider) is not None
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. Waits for claims that count its permits."""
+        """Replace the servers of a provider. A server whose address remains retains its health. Waits for claims that
+        count the provider's permits."""
         addresses = list(capacities)
         await self._transaction.rows("lock_pools", [provider])
         await self._transaction.run("drop_servers", provider, addresses)
         await self._transaction.run("add_servers", provider, addresses, list(capacities.values()))
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """Commands of the provider that wait for a server outside this pool, with its address."""
+        """The commands of the provider that are for a server outside this pool: the address of that server, by command
+        id."""
         return dict(await self._transaction.rows("commands_without_server", provider, list(addresses)))
 
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Lock the servers that have failed or are unhealthy. The transaction remembers them, because the lock order
-        takes the locks earlier than the rule needs the rows."""
+        """Lock the servers in `failed`, and those of `servers` that are unhealthy, and read their health. The
+        transaction remembers the rows, because the locks are taken before the rule needs the rows."""
         known = self._transaction.server_health
         new = set(servers) - known.keys()
         if new:
@@ -69,7 +73,7 @@ class ServerRows:
         return await self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the number of their tasks."""
+        """The servers that tasks run on, with the numbers of those tasks."""
         return await self._transaction.typed(UsedServer, "used_servers")
 
 

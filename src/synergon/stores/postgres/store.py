@@ -1,8 +1,8 @@
 """The PostgreSQL store: READ COMMITTED transactions without advisory locks. Conditions in the statements guard every
 change of state.
 
-The rules run on its sessions. Plain claims, plain successes and plain inserts have fast paths here, which save round
-trips to the database.
+The rules run on sessions of this store. Plain claims, plain successes and plain inserts have fast paths, which save
+round trips to the database.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PostgresStore(BaseStore):
         return schema.whole_sql(self.address)
 
     async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """Run a function in one transaction."""
+        """Run a function in one transaction. Repeats the transaction after a deadlock or a serialization failure."""
         return await self._retry_contention(self._write_once, work, *arguments)
 
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
@@ -113,15 +113,16 @@ class PostgresStore(BaseStore):
         return await self._statement(rule, *arguments)
 
     async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """Run a function with one statement, which is its own transaction."""
+        """Run a function that executes one statement, which is its own transaction."""
         return await self._retry_contention(self._statement_once, work, *arguments)
 
     async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """Run queries on one snapshot: a task that moves between two tables would otherwise be missed."""
+        """Run queries on one snapshot. Without it, a task that moves from one table to the other between two queries
+        would be missed."""
         return await self._retry_contention(self._snapshot_once, work, *arguments)
 
     async def _retry_contention(self, once: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """Run a transaction, and repeat it as a whole after a deadlock or a serialization failure."""
+        """Run a transaction. After a deadlock or a serialization failure, repeat it as a whole."""
         for pause in self._profile.contention_pauses:
             try:
                 return await once(*arguments)
@@ -153,23 +154,23 @@ class PostgresStore(BaseStore):
         return from_datetime(await self._statement(lambda session: session.value("now")))
 
     async def secret(self) -> bytes:
-        """The secret of the schema, created together with it."""
+        """The secret with which peers sign their messages. It is created together with the schema."""
         secret: str = await self._statement(lambda session: session.value("secret"))
         return secret.encode()
 
     async def replace_secret(self) -> None:
-        """The first one is kept as the identity of the schema."""
+        """Generate a new secret. The first one remains stored, as the identity of the store."""
         await self._write(_replace_secret)
 
     async def identity(self) -> bytes:
-        """The first secret."""
+        """A value that distinguishes this store from every other one: its first secret."""
         identity: str = await self._statement(lambda session: session.value("identity"))
         return identity.encode()
 
     # ------------------------------------------------------------ insert
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none."""
+        """Store all of `tasks` or none. Tasks without keys share statements with other calls."""
         self._connections.check_open()
         if any(task.key is not None for task in tasks):
             return await super().insert(tasks)
@@ -215,36 +216,40 @@ class PostgresStore(BaseStore):
         return await insert_on(driver, self.address, self._identity, self._sql, tasks)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:
-        """Call `on_kinds` with the kinds of tasks that callers' own transactions inserted."""
+        """Call `on_kinds` with the kinds of tasks that callers' own transactions inserted. Runs until it is
+        cancelled."""
         self._connections.check_open()
         await listen(self.address, on_kinds)
 
     # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Claim ready tasks."""
+        """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._claimer.claim(request)
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Read ready tasks in claim order without claiming them."""
+        """Ready tasks of a kind in claim order, without claiming them."""
         return await self._write(candidates.read_candidates, query)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """Count the tasks that precede this one."""
+        """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
+        neither `ready` nor `waiting`."""
         return await self._write(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The stored value of a key queue's rate."""
+        """The moment from which the next start of a key queue is within its rate, as stored. None if no value is
+        stored."""
         return await self._write(candidates.next_start, kind, limit_key)
 
     async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Apply outcomes. Plain successes, which are the most frequent, take one statement."""
+        """Apply outcomes. Plain successes, which are the most frequent, take one statement, except with the distributed
+        profile."""
         if not self._profile.changes_several_tables or not are_plain(outcomes):
             return await super().finish(outcomes)
         return await finish_plain(self._write, self._statement, outcomes)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim in one transaction."""
+        """`finish`, then `claim`, in one transaction. With the distributed profile they are two transactions."""
         if not self._profile.changes_several_tables:
             return await self.finish(outcomes), await self.claim(request)
         return await self._write(self._exchange, outcomes, request)
@@ -270,7 +275,8 @@ class PostgresStore(BaseStore):
     # ------------------------------------------------------------ dead nodes
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take running tasks from dead nodes. One cheap statement first checks whether there are any."""
+        """Take running tasks from dead nodes. A cheap statement first checks whether there are any dead nodes or
+        orphaned tasks."""
         if not await self._statement(lambda session: session.value("has_dead_nodes", list(gone))):
             return []
         return await super().reap(gone, limit)
@@ -278,7 +284,7 @@ class PostgresStore(BaseStore):
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Insert the row of a node."""
+        """Insert the row of a node, with a lease from now."""
         await self._write(leases.register, node)
 
     async def keeper(self) -> leases.ConnectionLeaseKeeper:
@@ -291,7 +297,7 @@ class PostgresStore(BaseStore):
         await self._write(lambda session: session.run("unregister", node_id))
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
+        """All registered nodes, including dead ones that are not reaped yet."""
         return await self._statement(queries.nodes)
 
     async def running_by_node(self) -> dict[str, int]:
@@ -301,7 +307,7 @@ class PostgresStore(BaseStore):
     # ------------------------------------------------------------ queries
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page, newest first."""
+        """One page of the matching tasks, newest id first."""
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
             return await queries.list_tasks(connection, self._sql, query)
@@ -309,7 +315,7 @@ class PostgresStore(BaseStore):
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> FinalEvents:
-        """Open a reader of final events."""
+        """Open a reader of final events with these states, after the cursor."""
         return await self._profile.endings(self._statement, after, states, kinds, self.address.call_seconds)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
@@ -317,11 +323,11 @@ class PostgresStore(BaseStore):
         return await self._snapshot(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues with their counts."""
+        """All queues, by name, with their counts."""
         return await self._snapshot(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         async with self._connections.transaction() as connection:
             facts = {
                 "server": _product(await connection.fetchval("SELECT version()")),

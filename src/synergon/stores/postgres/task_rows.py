@@ -1,5 +1,5 @@
-"""Live tasks and the history, in the PostgreSQL store: the primitives of `stores.session.TaskRows` with its
-statements."""
+"""Live tasks and the history in the PostgreSQL store: implements `stores.session.TaskRows` with the statements of
+`sql/task_rows.sql` and `sql/operations.sql`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _PrunedTask(msgspec.Struct, frozen=True):
     queue: str
     kind: str
     ended_no: int
-    """Its position in the order of final events."""
+    """The position of the task in the order of final events."""
 
 
 class TaskRows:
-    """Implements `stores.session.TaskRows` for the PostgreSQL store. Rows are locked when they are read, by ascending
-    id."""
+    """Implements `stores.session.TaskRows` for the PostgreSQL store. A read locks the rows, by ascending id, except in
+    `records` and `finished_claims`."""
 
     __slots__ = ("_transaction",)
 
@@ -47,7 +47,7 @@ class TaskRows:
         return {task.id: task for task in await self._transaction.typed(FinalTask, "final_tasks", list(ids))}
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """The tasks with these ids, live or final, for people."""
+        """The tasks with these ids, live or final, as the records that users get."""
         return {
             record.id: record
             for name in ("get_live", "get_final")
@@ -68,7 +68,8 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and update the numbers of final tasks when the transaction ends."""
+        """Move live tasks to the history with these results. The numbers of final tasks are updated at the end of the
+        transaction. `by_owner`: the node that claimed the tasks ends them."""
         transaction = self._transaction
         ids = sorted(task.id for task in tasks)
         texts = [_text(results.get(task_id)) for task_id in ids]
@@ -87,7 +88,10 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
         return State(
             await self._transaction.value("release", task.id, delay, by_owner, limit_key, max(protected_for, 0))
         )
@@ -120,8 +124,9 @@ class TaskRows:
         self._transaction.count(task.queue, task.kind, task.state, -1)
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete the oldest tasks of the history that ended before the cutoff, except rows that other transactions have
-        locked."""
+        """Delete at most `limit` tasks of the history that ended in this state more than `age` ago, oldest first, and
+        store for readers of final events how far the history is pruned. Skips rows that other transactions have locked.
+        Returns the number of deleted tasks."""
         transaction = self._transaction
         if state is State.SUCCEEDED:
             pruned = await transaction.typed(_PrunedTask, "prune_succeeded", age, limit)
@@ -137,8 +142,8 @@ class TaskRows:
         return len(pruned)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
-        key."""
+        """Move a task of the history back to the live tasks. Returns the new state; None if a live task holds the key
+        of the task."""
         state: str | None = await self._transaction.value("revive", task.id)
         if state is None:
             return None
@@ -154,16 +159,16 @@ class TaskRows:
         return await new_tasks.add_keyed(self._transaction, task)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Write a new task into the row of a live task that does not run. Returns its state."""
+        """Write a new task into the row of a live task that does not run. Returns the new state."""
         return await new_tasks.replace(self._transaction, holder.id, task)
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        """The live task that holds a key."""
+        """The live task of the kind that holds the key. None if there is none."""
         found = await self._transaction.typed(KeyHolder, "key_holder", kind, key)
         return found[0] if found else None
 
     async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        """The live tasks that hold these keys."""
+        """The live tasks that hold these keys. A key that no live task holds is missing."""
         kinds, keys = zip(*names, strict=True) if names else ((), ())
         found = await self._transaction.typed(KeyHolder, "key_holders", list(kinds), list(keys))
         return {(holder.kind, holder.key): holder for holder in found}
@@ -175,12 +180,12 @@ class TaskRows:
         return changed[0] if changed else None
 
     async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        """Change the priority of a task that is live, not running and not a command."""
+        """Change the priority of a task that is live, not running and not a command. None for any other task."""
         changed = await self._transaction.typed(ChangedTask, "set_priority", task_id, priority)
         return changed[0] if changed else None
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Expired tasks that are not ended yet, earliest expiry first."""
+        """Expired tasks that are not ended yet, earliest expiry first. The caller ends all of them."""
         return await self._transaction.typed(LiveTask, "expired", limit)
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:

@@ -1,7 +1,8 @@
-"""A transaction for a running task function: commits its writes, its children and the success of its task together.
+"""A transaction for a running task function. Commits the writes of the function, its children and the success of its
+task together.
 
-It uses a connection of a separate pool, so that task functions with open transactions do not block claims and outcomes.
-It is rolled back when it is held for longer than the time it was opened for, so that no lock outlives the lease.
+The connection is from a separate pool, so that open transactions of task functions do not block claims and outcomes.
+The transaction is rolled back after `hold_seconds`, so that no lock outlives the lease.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Value = TypeVar("Value")
 
 
 class PostgresTaskTransaction:
-    """Opened when the task function asks for it, ended when the task function returns."""
+    """Opened by `ctx.transaction()`, and ended when the task function returns."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class PostgresTaskTransaction:
     async def open(
         cls, connections: Connections, address: Address, sql: Mapping[str, str], shard: int, hold_seconds: float
     ) -> PostgresTaskTransaction:
-        """Begin a transaction on a connection of its own."""
+        """Begin a transaction on a connection of the pool. If the connection is read-only, replace the pool's
+        connections and begin again."""
         begun = await cls._begun(connections, address, sql, shard, hold_seconds)
         if not begun.is_read_only:
             return begun
@@ -88,7 +90,8 @@ class PostgresTaskTransaction:
         self._began_at, self.is_read_only = row
 
     async def _now(self) -> datetime:
-        """The moment at which the transaction began, which identifies the transaction."""
+        """The moment at which the current transaction began. It shows whether the transaction is still the one that was
+        opened."""
         now: datetime = await self.connection.fetchval(self._sql["now"])
         return now
 
@@ -110,7 +113,7 @@ class PostgresTaskTransaction:
             await self._release()
 
     async def rollback(self) -> None:
-        """Undo the writes of the task function."""
+        """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
         await self._release()
 
     async def _check_is_ours(self) -> None:
@@ -165,7 +168,7 @@ class PostgresTaskTransaction:
 
 
 class BlockingConnection:
-    """The connection for a task function in a thread: the calls of asyncpg, without `await`."""
+    """The connection for a task function in a thread: has the calls of asyncpg, without `await`."""
 
     def __init__(self, connection: PoolConnectionProxy[Any]) -> None:
         self._connection = connection
@@ -191,5 +194,5 @@ class BlockingConnection:
         return self._wait(self._connection.fetchrow(query, *arguments))
 
     def fetchval(self, query: str, *arguments: Any) -> Any:
-        """The first value of a statement, or None."""
+        """The first value of the first row of a statement, or None."""
         return self._wait(self._connection.fetchval(query, *arguments))

@@ -1,5 +1,5 @@
-"""One transaction of the PostgreSQL store: runs named statements on a connection, and notes what to write at its
-end."""
+"""One transaction of the PostgreSQL store. Runs named statements on a connection, and collects what is to be written at
+the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from synergon.stores.postgres.ready_rows import ClaimState
 
 ReadyGroups = dict[tuple[str, str, str], int]
-"""Changes of the numbers of final tasks, by queue, kind and state."""
+"""Changes of the numbers of final tasks, by (queue, kind, state)."""
 
 
 class Transaction:
     """Runs named statements on one connection.
 
-    `key_queue_limits` are the limits of the kinds whose key queues are locked, `locked_groups` the groups that are
+    `key_queue_limits` has the limits of the kinds whose key queues are locked. `locked_groups` has the groups that are
     locked.
     """
 
@@ -47,20 +47,22 @@ class Transaction:
     ) -> None:
         self.profile = profile
         self.is_callers = is_callers
-        """This is a caller's own transaction, which may last long: it must lock nothing that others need."""
+        """Whether this is a caller's own transaction. It may last long, so it must not lock rows that other
+        transactions need."""
         self.touched = Touched()
         self.key_queue_limits: dict[str, KeyQueueLimit] = {}
         self.locked_groups: set[int] = set()
         self.locked_limits: SharedLimits | None = None
-        """The limits that an exchange has locked for its claim."""
+        """The limits and servers that an exchange has locked for its claim."""
         self.claim: ClaimState | None = None
         """What a claim remembers between its statements."""
         self.server_health: dict[ServerName, ServerHealth | None] = {}
-        """The health of the servers that were locked; None for a server whose health does not change."""
+        """The health of servers, read under a lock. None for a server that was not locked, because its health does not
+        change."""
         self._connection = connection
         self._sql = sql
         self.shard = shard
-        """The shard of the counts that this engine writes to."""
+        """The shard of the table `tally` to which this engine writes."""
         self._ready_groups: ReadyGroups = {}
         self._queues: set[str] = set()
 
@@ -75,7 +77,7 @@ class Transaction:
         return rows
 
     async def typed(self, row_type: type[Row], name: str, *parameters: Any) -> list[Row]:
-        """All rows of the named statement as structs, whose fields are its columns."""
+        """All rows of the named statement as structs, whose fields are the columns of the statement."""
         rows = await self.rows(name, *parameters)
         if not rows:
             return []
@@ -85,7 +87,7 @@ class Transaction:
         return [read(row) for row in rows]
 
     async def ids(self, name: str, *parameters: Any) -> list[int]:
-        """The ids in the only column of the named statement."""
+        """The values of the only column of the named statement."""
         return [task_id for (task_id,) in await self.rows(name, *parameters)]
 
     async def row(self, name: str, *parameters: Any) -> Any:
@@ -93,7 +95,7 @@ class Transaction:
         return await self._connection.fetchrow(self._sql[name], *parameters)
 
     async def value(self, name: str, *parameters: Any) -> Any:
-        """The first value of the named statement."""
+        """The first value of the first row of the named statement, or None."""
         return await self._connection.fetchval(self._sql[name], *parameters)
 
     async def run(self, name: str, *parameters: Any) -> int:
@@ -102,17 +104,17 @@ class Transaction:
         return int(status.rpartition(" ")[2])
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
-        """Note a change of the number of final tasks."""
+        """Note a change of the number of final tasks. `flush` writes it."""
         ready_group = (queue, kind, str(state))
         self._ready_groups[ready_group] = self._ready_groups.get(ready_group, 0) + number
 
     def note_queues(self, queues: Iterable[str]) -> None:
-        """Note queues that may have to be inserted."""
+        """Note queues whose rows may be missing. `flush` inserts them."""
         self._queues.update(queues)
 
     async def flush(self) -> None:
-        """Write the notes: last, because other transactions wait for these rows, and in a fixed order, so that
-        transactions cannot deadlock."""
+        """Insert the noted queues and write the noted numbers of final tasks. Called last, because other transactions
+        wait for these rows. Writes in a fixed order, so that transactions cannot deadlock."""
         if self._queues:
             await self.rows("add_queues", sorted(self._queues))
             self._queues.clear()

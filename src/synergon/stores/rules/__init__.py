@@ -1,2 +1,2 @@
-"""The rules of the stores, written once over the session port: what a store decides from the rows that it has locked
-and read."""
+"""The rules of the stores: what a store decides from the rows that it has locked and read. Written once, over the
+session port (`stores.session`)."""

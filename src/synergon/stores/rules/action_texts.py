@@ -14,9 +14,9 @@ from synergon.model.tasks import Moved
 from synergon.options.addresses import normal_address
 
 NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop", "drain", "restart"})
-"""Orders that the node carries out which they name."""
+"""Operator actions that the named node carries out."""
 CORDONING: Final[frozenset[Verb]] = frozenset({"cordon", "drain", "restart"})
-"""From the moment on in which one of these is written down, the node that it names may claim nothing."""
+"""Operator actions that cordon the named node at once, in the transaction that records the action."""
 ENDED_BEFORE: Final = "ended before"
 CANCEL_REQUESTED: Final = "cancel requested"
 
@@ -26,12 +26,12 @@ DEAD_NODE: Final = "its lease is over"
 
 
 class Rejected(Exception):
-    """An operator action that cannot be carried out. The message says why; nothing is changed, and the audit records
-    it."""
+    """An operator action that cannot be carried out. The message says why. The action changes nothing, and the audit
+    records it with the message."""
 
     @property
     def outcome(self) -> str:
-        """The text for the audit."""
+        """The outcome text for the audit."""
         return f"{REJECTED}{self}"
 
 
@@ -42,12 +42,12 @@ def check(action: NewAction) -> None:
 
 
 def limit_value(action: NewAction) -> int | None:
-    """Parse the new value of a limit."""
+    """The new value of a limit. None means no limit. Raises `Rejected` if it is not valid."""
     return _number(action.value, "a limit")
 
 
 def servers(action: NewAction) -> list[NewServer]:
-    """Parse the new pool of a provider."""
+    """The new pool of a provider. Raises `Rejected` if it is not valid."""
     value = action.value
     if not isinstance(value, list | tuple) or not all(isinstance(one, list | tuple) and len(one) == 2 for one in value):
         raise Rejected(f"servers are [[address, capacity], ...], got {value!r}")
@@ -58,7 +58,7 @@ def servers(action: NewAction) -> list[NewServer]:
 
 
 def task_id(action: NewAction) -> int:
-    """Parse the id of the task."""
+    """The id of the task that the action is about. Raises `Rejected` if it is not a number."""
     try:
         return int(action.subject)
     except ValueError:
@@ -66,7 +66,7 @@ def task_id(action: NewAction) -> int:
 
 
 def why(action: NewAction) -> str | None:
-    """The reason for which a task is cancelled."""
+    """The reason that the operator gives for a cancellation. Raises `Rejected` if it is not a text."""
     if action.value is not None and not isinstance(action.value, str):
         raise Rejected(f"the reason of a cancel is a text, got {action.value!r}")
     return action.value
@@ -90,31 +90,31 @@ def _address(value: Any) -> str:
 
 
 def pause_outcome(*, done: bool) -> str:
-    """The outcome text of a pause."""
+    """The outcome text of a pause. `done`: the queue was not paused before."""
     return "paused" if done else "was paused already"
 
 
 def resume_outcome(*, done: bool) -> str:
-    """The outcome text of a resume."""
+    """The outcome text of a resume. `done`: the queue was paused before."""
     return "resumed" if done else "was not paused"
 
 
 def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
-    """The outcome text of a changed limit."""
+    """The outcome text of a changed limit. Raises `Rejected` if it was not changed."""
     if not done:
         raise Rejected("no limit of that name")
     return f"limit {name} is {'unlimited' if value is None else value} now"
 
 
 def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
-    """The outcome text of a changed pool."""
+    """The outcome text of a changed pool. Raises `Rejected` if it was not changed."""
     if not done:
         raise Rejected("no provider of that name")
     return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
 
 
 def cancel_outcome(moved: Moved) -> str:
-    """The outcome text of a cancellation."""
+    """The outcome text of a cancellation. Raises `Rejected` if there is no such task."""
     if moved.state is None:
         raise Rejected("no task of that id")
     if not moved.done:
@@ -123,7 +123,8 @@ def cancel_outcome(moved: Moved) -> str:
 
 
 def cancelled(action: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:
-    """The result of a cancellation by an operator, from its outcome text, with the task as it was read afterwards."""
+    """What an operator's cancellation did to the task, derived from its outcome text. `record` is the task as it was
+    read afterwards."""
     if action.is_rejected:
         return Moved(id=task_id, done=False, state=None)
     kind = None if record is None else record.kind

@@ -1,11 +1,11 @@
-"""The claim rule, for claims that more than the slots of a node decide: requirements, limits, servers, rates, commands,
-reservations.
+"""The claim rule, for claims where more than the slots of a node decide: requirements, limits, servers, rates, commands
+or reservations.
 
 The rule locks the limits and servers that the request needs, counts the permits that running tasks hold, reads no more
 ready tasks than the node could take, and plans with `claim_plan`. A task's row stores its permits while it runs: the
 usage of a limit is the number of running rows that name it.
 
-In PostgreSQL a concurrent claim may have taken a planned task. The rule then plans again without it.
+In PostgreSQL a concurrent claim may have taken a planned task. The rule then plans again without that task.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from synergon.stores.rules.shared_capacity import SharedCapacity
 from synergon.stores.session import Session
 
 PLANS: Final = 8
-"""How often a claim plans, if other claims were quicker each time."""
+"""How often a claim plans at most, if concurrent claims take some of its planned tasks each time."""
 
 READ_FOR_TARGETS: Final = 1000
-"""How many tasks of a group are read if some are for one server only, and how many commands for each server: behind a
-task that cannot run now there may be one that can."""
+"""How many tasks of a group are read if some of them are for one server only, and how many commands for each server.
+Behind a task that cannot run now there may be one that can."""
 
 
 async def claim(session: Session, request: ClaimRequest, groups: Collection[ReadyGroupName]) -> Claims:
-    """Take the first tasks in claim order that fit the node and get all permits that they need.
+    """Claim the first tasks in claim order that fit the node and get all permits that they need.
 
     `groups` are the ready groups of the requested kinds.
     """
@@ -70,7 +70,7 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
 
 
 async def dry_run(session: Session, request: ClaimRequest, task_id: int) -> DryRun:
-    """What `claim` would do with a task. It reads and plans as a claim does, and neither locks nor changes anything."""
+    """What `claim` would do with a task. Reads and plans as a claim does, but locks and changes nothing."""
     _, groups = await session.ready.groups(request)
     now = await session.read_clock()
     limits = SharedLimits(
@@ -106,8 +106,9 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
 
 
 def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
-    """The request without kinds that have no ready task: nothing is locked for them. Commands of a provider whose
-    servers are locked anyway stay: a command that came after the groups were read goes before all tasks, too."""
+    """The request without kinds that have no ready task, so that nothing is locked for them. Commands stay if the
+    servers of their provider are locked for another kind: a command that arrived after the groups were read must
+    precede the tasks."""
     kinds = request.open_kinds
     ready = {kind for kind, _, _ in groups}
     locked = {kind.provider for kind in kinds if kind.kind in ready} - {None}
@@ -116,7 +117,7 @@ def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) 
 
 
 def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> ClaimRequest:
-    """The request that remains after these tasks were taken."""
+    """The request, reduced by the tasks that were taken already."""
     if not started:
         return request
     kinds = {kind.kind: kind for kind in request.kinds}
@@ -142,8 +143,8 @@ def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> C
 async def _gather(
     session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName], limits: SharedLimits
 ) -> tuple[ClaimPlan, list[ReadyTask]]:
-    """Begin a plan, and read the tasks that are to be offered to it, in claim order. Where nodes share limits or
-    servers, the held permits are read first."""
+    """Begin a plan, and read the candidates to offer to it, in claim order. If nodes share limits or servers, the held
+    permits are read, too."""
     # What is held for the reserved task is free again when that is taken, so more tasks may follow it.
     node = NodeCapacity(replace(request, held={}))
     most = _most_by_node(request, node, groups)
@@ -167,8 +168,8 @@ async def _gather(
 def _most_by_node(
     request: ClaimRequest, node: NodeCapacity, groups: Iterable[ReadyGroupName]
 ) -> dict[ReadyGroupName, int]:
-    """How many tasks of each group to read by the node's capacity: as many as it could take, and one more that it might
-    reserve capacity for. Groups that do not fit now are read only if the node may reserve."""
+    """How many tasks of each group to read, by the node's capacity: as many as the node could take, and one more for
+    which it might reserve capacity. Groups that do not fit now are read only if the node may reserve."""
     kinds = {kind.kind: kind for kind in request.kinds if not kind.is_command and kind.only is None}
     most: dict[ReadyGroupName, int] = {}
     for group in groups:
@@ -194,7 +195,8 @@ def _most_again(
     numbers: Mapping[ReadyGroupName, int],
     tasks: Sequence[ReadyTask],
 ) -> dict[ReadyGroupName, int]:
-    """How many tasks of a group to read again, if the plan can use more than were read and the group has more."""
+    """The groups to read again, with the number of tasks: the plan can use more of their tasks than were read, and they
+    may have more."""
     kinds = {kind.kind: kind for kind in plan.request.kinds}
     counts = Counter(task.group for task in tasks)
     targeted = {task.group for task in tasks if task.target is not None}
@@ -217,8 +219,8 @@ def _may_pass_over(plan: ClaimPlan, kind: KindRequest, group: ReadyGroupName) ->
 
 
 async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
-    """The first commands for each server. Commands for servers without a free permit are not read, so they block no
-    others."""
+    """The first commands for each server that has a free permit. Other commands are not read, so they block none of
+    these."""
     kinds = [kind for kind in plan.request.kinds if kind.is_command and kind.count > 0]
     providers = sorted({kind.provider for kind in kinds if kind.provider is not None})
     servers = {provider: plan.shared.open_servers(provider) for provider in providers}
@@ -227,8 +229,8 @@ async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
 
 
 async def _named(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
-    """The tasks that the request names by id: those of `only` requests, and the reserved task, whose permits are held
-    for it."""
+    """The tasks that the request names by id: those of `only`, and the reserved task. The plan holds permits for the
+    reserved task."""
     request = plan.request
     only = {kind.kind: kind.only for kind in request.kinds}
     ids = {task_id for named in only.values() for task_id in named or ()}

@@ -1,11 +1,11 @@
 """The claim planner: decides which ready tasks a node claims, and for which one it reserves capacity.
 
-Pure: it reads no store and awaits nothing. Every store plans its claims with it, and `explain` plans the next claim of
-a node with it, so an explanation comes from the code that decides.
+The planner reads no store and awaits nothing. Every store plans its claims with it. `explain` plans the next claim of a
+node with it, so an explanation comes from the code that decides.
 
 Tasks are offered in claim order. The planner takes a task if the kind request allows one more, the node has a slot and
-the required resources (`NodeCapacity`), and every limit and server that it needs has a permit (`SharedCapacity`). After
-a task that does not fit the node, no task of its ready group is taken.
+the required resources (`NodeCapacity`), and every limit and server that the task needs has a permit (`SharedCapacity`).
+After a task that does not fit the node, no task of its ready group is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from synergon.stores.rules.node_capacity import ClaimOrder, Fit, NodeCapacity, c
 from synergon.stores.rules.shared_capacity import Grant, SharedCapacity
 
 ReadyGroupName = tuple[str, str, str]
-"""Kind, queue and requirements: tasks that differ only in priority and age."""
+"""Kind, queue and requirements. The tasks of a ready group differ only in priority and age."""
 
 
 class ReadyTask(NamedTuple):
@@ -32,11 +32,11 @@ class ReadyTask(NamedTuple):
     queue: str = "default"
     requirements: str = KIND_DEFAULT
     target: str | None = None
-    """The only server that may run the task; None if any server of its provider may."""
+    """The only server that may run the task. None if any server of its provider may."""
     avoid: str | None = None
-    """The server of the previous attempt. Another one is preferred."""
+    """The server of the previous attempt. The planner prefers another one."""
     may_reserve: bool = False
-    """The task has been due for the request's patience, and no other live node has reserved capacity for it."""
+    """Whether the task has been due for the request's patience, and no other live node has reserved capacity for it."""
 
     @property
     def group(self) -> ReadyGroupName:
@@ -45,12 +45,12 @@ class ReadyTask(NamedTuple):
 
 
 def server_to_avoid(server: str | None, attempts: int) -> str | None:
-    """The server of the previous attempt, which a retry avoids."""
+    """The server of the previous attempt, which a retry avoids. None before the first attempt."""
     return server if attempts > 0 else None
 
 
 class Taken(NamedTuple):
-    """A task that the plan takes, with its permits."""
+    """A task that the plan takes, with the permits that it gets."""
 
     task: ReadyTask
     grant: Grant
@@ -65,17 +65,18 @@ class ClaimPlan:
         self.node = NodeCapacity(request)
         self.taken: list[Taken] = []
         self.reserved: ReadyTask | None = None
-        """The task for which this claim reserves capacity. The claim then takes no further task."""
+        """The task for which this claim newly reserves capacity. The claim then takes no further task."""
         self.held_for: ReadyTask | None = None
-        """The task for which the node had reserved capacity before this claim, if it is ready."""
+        """The task for which the node had reserved capacity before this claim. None if there is none, or if it is not
+        ready."""
         self._kinds = {kind_request.kind: kind_request for kind_request in request.kinds}
         self._remaining = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
         self._closed: set[ReadyGroupName] = set()
-        """Groups whose first task did not fit the node: none behind it does."""
+        """Groups of which a task did not fit the node. Later tasks of such a group do not fit either."""
 
     @property
     def unfit(self) -> frozenset[str]:
-        """Kinds with a task that fits the node later, but not now."""
+        """Kinds with a task that does not fit the node now, but fits when more capacity is free."""
         return frozenset(self.node.unfit)
 
     def order(self, task: ReadyTask) -> ClaimOrder:
@@ -83,18 +84,19 @@ class ClaimPlan:
         return claim_order(self._kinds[task.kind], task.priority, task.id, self.request.reserved_task)
 
     def hold(self, task: ReadyTask) -> None:
-        """Hold permits for the reserved task. Called before the first offer."""
+        """Hold permits for the reserved task. Called before the first task is offered."""
         self.held_for = task
         self.shared.hold(self._kinds[task.kind], task)
 
     def leaves_permits(self) -> bool:
-        """Whether the reserved task, if it was not taken, still has its permits. Called after the last offer."""
+        """Whether the reserved task, which was not taken, could still get its permits. Called after the last task was
+        offered."""
         task = self.held_for
         return task is not None and self.shared.take(self._kinds[task.kind], task) is not None
 
     def offer(self, task: ReadyTask) -> Grant | None:
-        """Take the task (returned with its permits), reserve capacity for it, or pass it over. Tasks are offered in
-        claim order."""
+        """Take the task and return its permits, or reserve capacity for it, or pass it over (both None). Tasks are
+        offered in claim order."""
         kind_request = self._kinds[task.kind]
         if not self._may_take_more(task):
             return None
@@ -119,10 +121,10 @@ class ClaimPlan:
         return grant
 
     def _may_take_more(self, task: ReadyTask) -> bool:
-        """Whether this task, and tasks behind it in its group, may be taken or reserved for.
+        """Whether the plan may take the task, or reserve capacity for it.
 
-        A task that does not fit may be reserved even if no slot is free: slots become free one by one, and without a
-        reservation other tasks would take the resources that it needs.
+        Capacity may be reserved for a task that does not fit even if no slot is free: slots become free one by one, and
+        without a reservation other tasks would take the resources that the task needs.
         """
         if self.reserved is not None or self._remaining[task.kind] <= 0:
             return False
@@ -131,14 +133,14 @@ class ClaimPlan:
         return task.group not in self._closed or task.id == self.request.reserved_task
 
     def _is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task: ReadyTask) -> bool:
-        """Whether to reserve capacity for the task: not if it could not start for lack of a permit."""
+        """Whether to reserve capacity for the task. Not if a missing permit would keep the task from starting."""
         if not (self.node.may_reserve and task.may_reserve and self.shared.has_permits(kind_request, task)):
             return False
         return self.node.is_worth_reserving(kind_request, requirements, task.id)
 
 
 def choose(request: ClaimRequest, candidates: Iterable[ReadyTask], shared: SharedCapacity) -> ClaimPlan:
-    """Plan a claim of these candidates, given in any order."""
+    """Plan a claim from these candidates, given in any order."""
     plan = ClaimPlan(request, shared)
     for task in sorted(candidates, key=plan.order):
         plan.offer(task)

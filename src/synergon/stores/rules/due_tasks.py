@@ -1,4 +1,5 @@
-"""Due and expired tasks: moves due tasks to `ready`, and ends tasks that were not started in time."""
+"""Due and expired tasks: moves due tasks to `ready` or their key queue, and ends tasks that were not started in
+time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from synergon.stores.session import Session
 
 
 async def wake(session: Session, limit: int) -> Woken:
-    """Make due tasks ready, end expired ones, and return when the next task is due."""
+    """Make due tasks ready, end expired ones, and return when to call `wake` again."""
     await session.locks.for_due_tasks(limit)
     # Expired tasks first: none of them may be announced as ready.
     expired = await session.tasks.expired(limit)

@@ -35,15 +35,16 @@ from synergon.stores.rules import follow_ups, insert, server_health
 from synergon.stores.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
-"""A task that fails for ever must not grow for ever."""
+"""How many errors a task's list holds. The oldest are dropped, so that a task that fails again and again does not grow
+without bound."""
 
 ClaimName = tuple[int, int]
 """The id of a task, and the number of the claim."""
 
 
 async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes and return their verdicts, in order. The last verdict also lists the kinds of tasks that were
-    released."""
+    """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists the kinds of
+    the tasks that were released because a group ended."""
     await session.locks.for_outcomes(outcomes)
     tasks = await _current_tasks(session, outcomes)
     others = [entry for entry, task in zip(outcomes, tasks, strict=True) if task is None]
@@ -65,7 +66,8 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
 
 
 async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
-    """The task of each outcome. None if the claim is stale, or an earlier outcome of the list is for this claim."""
+    """The running task of each outcome. None if the claim is stale, or if an earlier outcome in the list has the same
+    claim."""
     running = await session.tasks.running({entry.id for entry in outcomes})
     found: list[LiveTask | None] = []
     for entry in outcomes:
@@ -86,7 +88,8 @@ async def _finished(session: Session, outcomes: Sequence[FencedOutcome]) -> dict
 
 
 def _repeated(entry: FencedOutcome, finished: dict[ClaimName, FinishedClaim]) -> Verdict:
-    """The verdict of an outcome that was not applied."""
+    """The verdict of an outcome that this call did not apply: that of an earlier call which applied it, or one without
+    a state if the claim is stale."""
     claim = finished.get((entry.id, entry.claim_no))
     if claim is None:
         return Verdict(entry.id, None)
@@ -123,8 +126,8 @@ async def _apply_all(session: Session, applied: Iterable[tuple[FencedOutcome, Li
 
 
 async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> dict[int, tuple[int, ...]]:
-    """Insert the children of tasks that have ended, because a child may have its parent's key. Returns their ids by
-    parent."""
+    """Insert the children of tasks that have succeeded. Called after the parents have ended, because a child may have
+    the unique key of its parent. Returns the ids of the children by parent."""
     parents = [(task_id, child) for task_id, outcome in outcomes.items() for child in outcome.children]
     if not parents:
         return {}
@@ -136,7 +139,8 @@ async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> d
 
 
 async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
-    """Change the state of the task as its outcome demands. Returns the new state."""
+    """Change the state of the task according to its outcome, or to `cancelled` if that was requested. Returns the new
+    state."""
     await _charge(session, task, outcome)
     if task.cancel_requested:
         return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
@@ -183,7 +187,7 @@ async def charge_crash(session: Session, task: LiveTask, error: ErrorRecord) -> 
 
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:
-    """Append an error to the list of a live task, which holds a limited number of the latest."""
+    """Append an error to the list of a live task. The list holds the latest `ERRORS_KEPT`."""
     await session.tasks.set_errors(task.id, await _errors_with(session, task, error))
 
 
@@ -194,8 +198,8 @@ async def _errors_with(session: Session, task: LiveTask, error: ErrorRecord) -> 
 
 
 async def report(session: Session, reports: Sequence[Report]) -> list[bool]:
-    """Write the progress and overdue marks of running attempts, and return whether each claim is current. Rows are
-    written by ascending id, so that concurrent calls cannot deadlock."""
+    """Write the progress and overdue marks of running attempts. Returns for each report whether its claim is current.
+    Rows are written by ascending id, so that concurrent calls cannot deadlock."""
     is_current: dict[ClaimName, bool] = {}
     for entry in sorted(reports, key=lambda entry: entry.id):
         is_current[entry.id, entry.claim_no] = await session.tasks.report(

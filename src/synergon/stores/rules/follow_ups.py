@@ -1,7 +1,7 @@
 """Follow-ups of a transaction: ends groups, releases the tasks that waited for them, and balances key queues.
 
-A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its
-end. So a batch that moves many tasks of a key queue balances it once.
+A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its end. So a key
+queue is balanced once, even if many of its tasks were moved.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from synergon.stores.session import Moves, Session
 
 
 async def apply_follow_ups(session: Session) -> Moves:
-    """End the groups without live tasks, release the tasks that waited for them, and balance the key queues. Returns
-    the moved tasks. `session.touched.released` then contains the kinds of the released tasks."""
+    """Handle the key queues and groups in `session.touched`: end the groups without live tasks, release the tasks that
+    waited for them, and balance the key queues. Returns the moved tasks. `session.touched.released` then has the kinds
+    of the released tasks."""
     touched, moves = session.touched, Moves()
     touched.released = []
     if touched.groups:
@@ -27,7 +28,8 @@ async def apply_follow_ups(session: Session) -> Moves:
 
 
 async def _end_groups(session: Session, ids: Collection[int]) -> Moves:
-    """End each group once: an operator who retries one of its tasks does not reopen it."""
+    """End the groups without live tasks, and release the tasks that waited for them. A group ends only once: an
+    operator who retries one of its tasks does not reopen it."""
     await session.locks.groups(ids)
     ended = await session.groups.end_empty(ids)
     released = await session.groups.release_followers(ended) if ended else []

@@ -1,4 +1,4 @@
-"""Groups of tasks: inserts a group with its tasks, and cancels it. `follow_ups` ends it."""
+"""Groups of tasks: stores a group with its tasks, reads groups, and cancels their tasks. `follow_ups` ends groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
 
 
 async def groups(session: Session, ids: Sequence[int]) -> list[GroupRecord | None]:
-    """These groups, with their tasks counted. None for a group that does not exist."""
+    """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
     counts: dict[int, dict[State, int]] = {}
     for entry in await session.groups.counts(ids):
         counts.setdefault(entry.group_id, {})[entry.state] = entry.count
@@ -50,5 +50,5 @@ async def groups(session: Session, ids: Sequence[int]) -> list[GroupRecord | Non
 
 
 async def cancel_group(session: Session, group_id: int, why: str | None) -> list[Moved]:
-    """Cancel the live tasks of a group."""
+    """Cancel all live tasks of a group."""
     return await operations.cancel(session, await session.groups.live_tasks(group_id), why)

@@ -1,4 +1,4 @@
-"""Prunes the history: deletes rows that are older than the cutoffs."""
+"""Prunes the history: deletes what is older than the cutoffs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from synergon.stores.session import Session
 
 
 async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
-    """Delete at most `limit` each of final tasks, rates, operator actions and groups. Returns the number of tasks."""
+    """Delete final tasks, rates, operator actions and groups, at most `limit` of each. Returns the number of deleted
+    tasks."""
     ages = {
         State.SUCCEEDED: cutoffs.succeeded,
         State.FAILED: cutoffs.failed,

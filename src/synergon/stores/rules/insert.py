@@ -1,7 +1,8 @@
 """Inserts new tasks: resolves conflicts of unique keys, and adds tasks to key queues and groups.
 
-`insert` stores all tasks or none. On a conflict the option `on_conflict` decides: `return` answers with the live task
-that holds the key, `replace` writes the new task into its row unless it runs, `raise` raises `KeyConflict`.
+`insert` stores all tasks or none. If a live task holds the key of a new one, the option `on_conflict` decides: `return`
+returns the live task; `replace` writes the new task into the row of the live task unless that runs; `raise` raises
+`KeyConflict`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertio
 
 
 async def check_keys(session: Session, tasks: Sequence[NewTask]) -> dict[KeyName, KeyHolder]:
-    """Raise `KeyConflict` before anything is written, because a caller's transaction cannot be undone in part. Returns
-    the live tasks that hold keys of `replace` tasks."""
+    """Raise `KeyConflict` if the option of a task demands it. Called before anything is written, because a caller's
+    transaction cannot be undone in part. Returns the live tasks that hold keys of `replace` and `raise` tasks."""
     names = {(task.kind, task.key) for task in tasks if task.key is not None and task.on_conflict != "return"}
     if not names:
         return {}
@@ -53,7 +54,8 @@ async def check_keys(session: Session, tasks: Sequence[NewTask]) -> dict[KeyName
 
 
 def _check(task: NewTask, holder: KeyHolder | None, *, is_taken: bool = False) -> None:
-    """Raise `KeyConflict` if the holder of the key, or an earlier task of the call with this key, forbids the task."""
+    """Raise `KeyConflict` if the task must not be stored: because of the holder of its key, or of an earlier task of
+    the call with this key (`is_taken`)."""
     is_running = holder is not None and holder.state is State.RUNNING
     if task.on_conflict == "raise" and (holder is not None or is_taken):
         what = "is live"
@@ -86,7 +88,7 @@ async def store(
 
 
 async def _completed(session: Session, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-    """Correct a new task: it does not wait for a group that has ended, and a command has priority 0."""
+    """Correct new tasks: a task does not wait for a group that has ended, and a command has priority 0."""
     groups = {task.after_group for task in tasks if task.after_group is not None}
     if not groups and not any(task.is_command for task in tasks):
         return tasks
@@ -102,13 +104,14 @@ async def _completed(session: Session, tasks: Sequence[NewTask]) -> Sequence[New
 
 
 def _touch(session: Session, task: NewTask, state: State) -> None:
-    """Note the key queue of a new task, which is balanced before the transaction ends."""
+    """Note the key queue that a new task joins, so that `follow_ups.apply_follow_ups` balances it."""
     if state is State.WAITING and task.after_group is None:
         session.touched.add(task.kind, task.limit_key)
 
 
 async def _store_one(session: Session, task: NewTask, known: dict[KeyName, KeyHolder]) -> Insertion:
-    """Insert a task, or apply `on_conflict`. If another transaction has ended the holder meanwhile, the key is free."""
+    """Insert a task, or apply `on_conflict`. If another transaction has ended the holder of the key meanwhile, the task
+    is inserted."""
     if task.key is None:
         (inserted,) = await session.tasks.add([task])
         _touch(session, task, inserted.state)

@@ -1,8 +1,8 @@
 """Balances key queues: of the tasks of one kind and limit key, only as many are `ready` or `running` as the limit
-`key:<kind>` allows; the others are `waiting`.
+`key:<kind>` allows. The others are `waiting`.
 
-`balance` derives everything from the rows, whatever has happened to them, and changes nothing in a key queue that is
-balanced. No store has counters for it, so there is nothing to repair.
+`balance` derives everything from the rows, in whatever state they are, and does not change a key queue that is
+balanced. No store has counters for key queues, so there is nothing to repair.
 
 The caller has locked the key queues. Only claims run concurrently. A claim may take a task that `balance` was about to
 demote, so tasks are counted again before others are promoted.
@@ -21,7 +21,8 @@ from synergon.stores.rules.shared_capacity import UNLIMITED
 from synergon.stores.session import KEY_QUEUES_AT_ONCE, KeyQueueRows, Moves, Session
 
 FEW: Final = 8
-"""How many waiting tasks of each key queue are read together with the counts; more are read by key queue."""
+"""How many waiting tasks of each key queue are read together with the counts. If more are needed, they are read for
+each key queue alone."""
 
 
 async def balance(session: Session, names: Collection[KeyQueueName]) -> Moves:
@@ -46,12 +47,13 @@ def _note(moves: Moves, changed: Iterable[ChangedTask]) -> None:
 
 
 class _Allowance(NamedTuple):
-    """How many tasks the rate of a key queue allows to start now, and when the next may start."""
+    """How many tasks the rate of a key queue allows to start now. If none, also when the next may start."""
 
     starts: int = UNLIMITED
     """How many tasks may start now."""
     next_start: int | None = None
-    """When the next task may start, unless a scheduled task of the key queue is due before that."""
+    """When the next task may start. None if tasks may start now, or if a scheduled task of the key queue is due before
+    that."""
 
 
 class _Balance:
@@ -70,7 +72,8 @@ class _Balance:
         self._allowances: dict[KeyQueueName, _Allowance] = {}
 
     async def restore(self) -> None:
-        """Demote, count again, promote; repeat if a concurrent claim has taken one of the tasks."""
+        """Demote tasks, count again, and promote tasks. Repeats the count and the promotion if some tasks could not be
+        promoted."""
         await self._read_rates()
         counts = await self._rows.counts(self._names, self._few)
         if excess := await self._excess(counts):
@@ -105,17 +108,18 @@ class _Balance:
         return _Allowance(0, None if is_awaited else next_start)
 
     def _free(self, counts: KeyQueueCounts) -> int:
-        """How many more tasks may be ready by the limit's value."""
+        """How many tasks may be ready by the value of the limit: the value less the running tasks."""
         value = self._limits[counts.kind].value
         return UNLIMITED if value is None else max(value - counts.running, 0)
 
     def _allowed(self, counts: KeyQueueCounts) -> int:
-        """How many tasks may be ready."""
+        """How many tasks may be ready, by the value and the rate of the limit."""
         allowance = self._allowances.get(counts.name)
         return self._free(counts) if allowance is None else min(self._free(counts), allowance.starts)
 
     async def _excess(self, found: Iterable[KeyQueueCounts]) -> list[int]:
-        """The ready tasks beyond the allowed number."""
+        """The ready tasks that must be demoted: those beyond the allowed number, of paused queues, or behind waiting
+        ones."""
         excess: list[int] = []
         for counts in found:
             allowed = self._allowed(counts)
@@ -155,7 +159,7 @@ def _is_overtaken(counts: KeyQueueCounts) -> bool:
 
 
 async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> None:
-    """Charge the rates of key queues for tasks that have started, with the number of starts of each."""
+    """Charge the rates of key queues for tasks that have started. `started` has the number of starts of each."""
     limits = await session.key_queues.limits({kind for kind, _ in started})
     moments: dict[KeyQueueName, int] = {}
     for some in _parts([name for name in started if limits[name[0]].rate is not None]):
@@ -169,10 +173,10 @@ async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> Non
 
 
 async def touch_kind(session: Session, kind: str) -> None:
-    """Note all key queues of a kind, so that `follow_ups.apply_follow_ups` balances them."""
+    """Note all key queues of a kind in `session.touched`, so that `follow_ups.apply_follow_ups` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_kind(kind))
 
 
 async def touch_queue(session: Session, queue: str) -> None:
-    """Note all key queues with tasks in a queue, so that `follow_ups.apply_follow_ups` balances them."""
+    """Note all key queues with tasks in a queue in `session.touched`, so that `follow_ups.apply_follow_ups` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_queue(queue))

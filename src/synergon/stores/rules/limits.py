@@ -1,4 +1,4 @@
-"""Limits: stores what the code declares and what operators set, and reports the usage."""
+"""Limits: stores the values that the code declares and that operators set, and reads the usage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from synergon.stores.rules.key_queues import touch_kind
 from synergon.stores.session import Session
 
 KEY_QUEUES: Final = "key:"
-"""Limits whose names begin so are those of the key queues of a kind."""
+"""The prefix of limits that apply to the key queues of a kind."""
 
 
 async def declare(session: Session, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-    """Store the limits that the code declares, where they differ from its last declaration. Only those are locked."""
+    """Store the limits and providers that the code declares, unless they equal the last declaration. Only those that
+    differ are locked."""
     declared = {limit.name: msgspec.json.encode(limit).decode() for limit in limits}
     known = await session.limits.declared(declared)
     changed = [limit for limit in limits if known.get(limit.name) != declared[limit.name]]
@@ -36,7 +37,8 @@ async def declare(session: Session, limits: Sequence[NewLimit], providers: Seque
 
 
 async def set_limit(session: Session, name: str, value: int | None) -> bool:
-    """Change the value of a limit. False if it is not declared."""
+    """Change the value of a limit, and balance the key queues that it applies to. False if the limit is not
+    declared."""
     if not await session.limits.set_value(name, value):
         return False
     await _touch(session, name)
@@ -45,13 +47,13 @@ async def set_limit(session: Session, name: str, value: int | None) -> bool:
 
 
 async def _touch(session: Session, name: str) -> None:
-    """Note the key queues of this limit for `follow_ups.apply_follow_ups`."""
+    """Note the key queues that this limit applies to in `session.touched`."""
     if name.startswith(KEY_QUEUES):
         await touch_kind(session, name.removeprefix(KEY_QUEUES))
 
 
 async def limits(session: Session) -> list[LimitRecord]:
-    """All limits, by name, with the number of permits in use."""
+    """All limits, by name, with the numbers of permits in use and of waiting tasks."""
     rows = await session.limits.all()
     used = await _used(session, [row.name for row in rows])
     totals = {(KEY_QUEUES + total.kind, total.state): total.count for total in await session.limits.key_queue_totals()}
@@ -72,7 +74,7 @@ def _rate(row: LimitRow) -> NewRate | None:
 
 
 async def _used(session: Session, names: Sequence[str]) -> Counter[str]:
-    """How many running tasks hold each limit by name, or run on a server that it covers."""
+    """For each limit, how many running tasks hold a permit of it or run on a server that it covers."""
     used: Counter[str] = Counter()
     for held in await session.limits.held():
         held_names = set(held.limits)

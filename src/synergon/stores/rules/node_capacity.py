@@ -1,6 +1,6 @@
-"""Decides whether a task fits a node, from the capacity in the claim request. Every store uses it in its claims.
+"""Decides whether a task fits a node, from the capacity in the claim request. The claims of every store use this rule.
 
-Only the node itself uses its capacity, so no row stores it. `shared_capacity` decides about limits and servers.
+No row stores the capacity of a node, because no other node uses it. `shared_capacity` decides about limits and servers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from synergon.model.requirements import (
 ANY_NUMBER: Final = 2**31
 
 ClaimOrder = tuple[bool, bool, int, int, int]
-"""The sort key of claim order."""
+"""The sort key that `claim_order` returns."""
 
 
 class Fit(Enum):
-    """Whether a task could run on a node."""
+    """Whether a task could run on a node, and when."""
 
     NOW = auto()
     LATER = auto()
     """The task fits when enough running tasks of the node have ended."""
     NO_PROCESS = auto()
-    """The task needs a child process, and none is free. Every task needs just one, so no capacity is reserved."""
+    """The task needs a child process, and none is free. No capacity is reserved for that, because every such task needs
+    exactly one."""
     NEVER = auto()
-    """The node lacks a label or has a forbidden one, or its total capacity is too small."""
+    """The node lacks a required label, has a forbidden one, or its total capacity is too small."""
 
 
 class NodeCapacity:
@@ -47,12 +48,12 @@ class NodeCapacity:
         self._shares = list(request.shares)
         """The cost of each running task, and of each task that this claim takes."""
         self.may_reserve = may_reserve(request)
-        """Whether the claim may reserve capacity for the next task in order that does not fit."""
+        """Whether the claim may reserve capacity for the next task in claim order that does not fit."""
         self.unfit: set[str] = set()
-        """Kinds with a task that fits later, but not now."""
+        """Kinds with a task that does not fit now, but fits when more capacity is free."""
 
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
-        """Whether a task with these requirements fits now. Without an id: any task but the reserved one."""
+        """Whether a task with these requirements fits. Without an id: a task other than the reserved one."""
         request = self._request
         if not is_suitable(requirements, request.labels, request.totals):
             return Fit.NEVER
@@ -64,13 +65,14 @@ class NodeCapacity:
         return Fit.NO_PROCESS if PROCESS in short_of else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
-        """How many more tasks of the kind the slots allow. Commands need no slot."""
+        """How many more tasks of the kind the slots allow. Commands need no slot, and tasks to which others yield may
+        use their slots."""
         if kind_request.is_command:
             return ANY_NUMBER
         return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
 
     def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
-        """The resources that are too scarce for the task now."""
+        """The resources of which too little is free for the task."""
         is_exempt = self._is_exempt(kind_request, requirements, task_id)
         return [
             name
@@ -81,9 +83,10 @@ class NodeCapacity:
     def is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task_id: int) -> bool:
         """Whether the node reserves capacity for this task, which has waited long and does not fit.
 
-        Without a reservation smaller tasks could take, one after the other, what this one needs. No reservation is
-        needed if every running task that holds one of the missing resources frees enough of them when it ends, and the
-        task needs no permit. If this task gets no reservation, no later one does: it would take capacity from this one.
+        Without a reservation, smaller tasks could take one after the other what this task needs. No reservation is
+        needed if the task needs no permit, and every running task that holds one of the missing resources frees enough
+        of them when it ends. If this task gets no reservation, no later task in this claim does: its reservation would
+        take capacity from this one.
         """
         short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
@@ -93,11 +96,11 @@ class NodeCapacity:
         return is_worth
 
     def remaining(self, kind_request: KindRequest) -> dict[str, int]:
-        """The amount of each resource that a task of the kind may use, if nothing is held for a reserved task."""
+        """The amount of each resource that a task of the kind may use, including what is held for a reserved task."""
         return {name: self._available(name, kind_request, is_exempt=True) for name in self._request.totals}
 
     def most(self, kind_request: KindRequest, requirements: Requirements) -> int:
-        """The maximum number of tasks with these requirements that fit, not counting the reserved one."""
+        """How many tasks with these requirements fit at most, other than the reserved one."""
         if self.fit(kind_request, requirements) is Fit.NEVER:
             return 0
         is_exempt = self._is_exempt(kind_request, requirements, None)
@@ -108,7 +111,8 @@ class NodeCapacity:
         return min(shares, default=ANY_NUMBER)
 
     def take(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
-        """Subtract the cost of a task. If it is the reserved task, nothing is held for it any longer."""
+        """Subtract the cost of a task that is claimed. If it is the reserved task, nothing is held for it any
+        longer."""
         self._slots -= not kind_request.is_command
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
@@ -142,8 +146,8 @@ def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
 
 
 def claim_order(kind_request: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
-    """The sort key of claim order: commands, urgent kinds, the reserved task, priority, rank in a pipeline (its last
-    kinds first), age."""
+    """The sort key of claim order: commands first, then urgent kinds, then the reserved task, then by priority, by rank
+    in a pipeline (its last kinds first), and by age."""
     if kind_request.is_command:
         return False, False, 0, 0, task_id
     if (

@@ -1,7 +1,7 @@
 """Operations on tasks and queues, as an operator or a client calls them.
 
-A change that is no longer legal changes nothing and is reported. If a list names a task twice, the second entry sees
-the effect of the first.
+An operation that the state of a task does not allow changes nothing; its `Moved` has `done=False`. If a list names a
+task twice, the second entry sees the effect of the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synergon.stores.session import Moves, Session
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:
-    """End tasks that do not run, and mark running ones, so that their nodes cancel them."""
+    """Cancel tasks: end those that do not run, and mark running ones, so that their nodes cancel them."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     for task in live.values():
@@ -60,20 +60,20 @@ def _cancelled(task_id: int, live: LiveTask | None, final: FinalTask | None, end
 
 
 def _unchanged(task_id: int, task: LiveTask | FinalTask | None) -> Moved:
-    """The answer for a task that was not changed, or does not exist."""
+    """The `Moved` of a task that was not changed, or does not exist."""
     if task is None:
         return Moved(id=task_id, done=False, state=None)
     return Moved(id=task_id, done=False, state=task.state, kind=task.kind)
 
 
 async def _rejected(session: Session, task_id: int) -> Moved:
-    """The answer for a task that was not changed, after reading it again."""
+    """The `Moved` of a task that was not changed. Reads the task again."""
     live, final = await _found(session, [task_id])
     return _unchanged(task_id, live.get(task_id) or final.get(task_id))
 
 
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Move tasks of the history back to the live tasks."""
+    """Move final tasks from the history back to the live tasks, so that they run again."""
     await session.locks.for_tasks(ids)
     final = await session.tasks.final(ids)
     moved = [await _retry(session, task_id, final.pop(task_id, None)) for task_id in ids]
@@ -94,7 +94,7 @@ async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Move
 
 
 def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
-    """The answers with the states that follow-ups gave the tasks: a key queue may have promoted them."""
+    """The entries with the states that follow-ups gave the tasks: a key queue may have promoted them."""
     return [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in moved]
 
 
@@ -151,7 +151,7 @@ async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Mo
 
 
 async def pause(session: Session, queues: Sequence[str]) -> list[bool]:
-    """Pause queues, including ones that have had no task yet. False for a queue that was paused."""
+    """Pause queues, including new ones. False for a queue that was paused already."""
     await session.locks.all_key_queues()  # a transaction that balances key queues must not see a queue change its pause
     return await _changed(session, queues, [await session.queues.pause(queue) for queue in queues])
 
@@ -163,7 +163,7 @@ async def resume(session: Session, queues: Sequence[str]) -> list[bool]:
 
 
 async def _changed(session: Session, queues: Sequence[str], done: list[bool]) -> list[bool]:
-    """Note the key queues with tasks in these queues: a pause or a resume changes which of their tasks count."""
+    """Balance the key queues with tasks in the changed queues: tasks of a paused queue do not count. Returns `done`."""
     for queue, is_changed in zip(queues, done, strict=True):
         if is_changed:
             await touch_queue(session, queue)

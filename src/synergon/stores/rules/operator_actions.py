@@ -1,6 +1,6 @@
-"""Operator actions: carries them out, and writes them into the audit with their outcomes.
+"""Operator actions: carries them out, and stores them in the audit with their outcomes.
 
-`stores.rules.action_texts` parses their values and makes the texts of their outcomes.
+`stores.rules.action_texts` parses the values of actions, and makes the texts of their outcomes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from synergon.stores.session import Session
 
 
 async def act(session: Session, action: NewAction) -> AuditRecord:
-    """Carry out an action and record it. A rejected action changes nothing and is recorded, too."""
+    """Carry out an action and record it in the audit. A rejected action changes nothing, and is recorded, too."""
     outcome: str | None
     try:
         outcome = await _carry_out(session, action)
@@ -22,7 +22,8 @@ async def act(session: Session, action: NewAction) -> AuditRecord:
 
 
 async def _carry_out(session: Session, action: NewAction) -> str | None:
-    """Returns the outcome, or None if the node will report it. Raises `Rejected` before anything is changed."""
+    """Carry out an action. Returns its outcome, or None if the node will report it. Raises `Rejected` before anything
+    is changed."""
     action_texts.check(action)
     subject = action.subject
     match action.verb:
@@ -49,7 +50,8 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
 
 
 async def _instruct_node(session: Session, action: NewAction) -> None:
-    """Mark the node's row. Its claims obey the mark from the commit on, before the node has read the action."""
+    """Set or remove the cordon mark of the node, as the action demands. Claims of the node obey the mark from the
+    commit on, before the node reads the action."""
     node_id = action.subject
     has_lease = await session.nodes.lock_lease(node_id)
     if not has_lease:
@@ -61,10 +63,11 @@ async def _instruct_node(session: Session, action: NewAction) -> None:
 
 
 async def action_done(session: Session, action_id: int, outcome: str) -> bool:
-    """Record what a node reports about an action. False if that was reported before."""
+    """Write the outcome that a node reports for an action. False if the action has an outcome already."""
     return await session.audit.set_outcome(action_id, outcome)
 
 
 async def audit(session: Session, limit: int, node_id: str | None) -> list[AuditRecord]:
-    """The latest actions, newest first. With `node_id`: those that this node has yet to report."""
+    """The latest actions, newest first. With `node_id`: the actions whose outcome this node has yet to report, oldest
+    first."""
     return await (session.audit.latest(limit) if node_id is None else session.audit.open(node_id, limit))

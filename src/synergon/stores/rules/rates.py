@@ -1,7 +1,7 @@
 """The arithmetic of rates: how many tasks may start now, and when the next one may.
 
-A rate stores one moment, `next_at`: when the next start is on time, if there is no burst. An earlier start borrows from
-the burst, a later one repays it. All times are microseconds of the store's clock.
+For each key queue, the store has one moment, `next_at`: when the next start is on time, without a burst. An earlier
+start uses a part of the burst, a later one restores it. All times are microseconds of the store's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from synergon.model.limits import NewRate
 
 LAST_MOMENT: Final = 200_000_000_000_000_000
-"""A date that databases and Python can write, after which nothing is expected to happen."""
+"""The latest moment that is stored. It is in the year 8307, which databases and Python can represent."""
 
 
 def allowed(rate: NewRate, next_at: int | None, now: int) -> int:

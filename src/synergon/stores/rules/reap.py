@@ -1,4 +1,4 @@
-"""Reaps dead nodes: releases or ends the tasks that they ran, and deletes the nodes."""
+"""Reaps dead nodes: releases or ends the tasks that they ran, and deletes their rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from synergon.stores.session import Moves, Session
 
 
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:
-    """Take running tasks from nodes whose lease has ended, from nodes in `gone`, and from nodes that are not
-    registered. The last entry also lists the kinds of other tasks that became ready."""
+    """Take running tasks from dead nodes: those whose lease has ended, those in `gone`, and those that have no row. The
+    last entry also lists the kinds of other tasks that became ready."""
     await session.locks.for_dead_nodes(gone, limit)
     dead = {node.id: node for node in await session.nodes.lock_dead(gone)}
     orphans = await session.tasks.orphans(dead.keys(), limit)
@@ -29,8 +29,8 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
 
 
 def crashes_charged(task: LiveTask, node: DeadNode | None) -> int:
-    """The number of crashes that a task is charged for the death of its node: one, because the task may have caused it;
-    none if the node had announced that it stops. A started command is always charged, because it is never run again."""
+    """How many crashes a task is charged for the death of its node: one, because the task may have caused it; none if
+    the node was stopping. A command is always charged, because it is never run again."""
     return 0 if node is not None and node.is_stopping and not task.is_command else 1
 
 

@@ -1,7 +1,8 @@
 """Reservations: capacity that a node holds for a task that does not fit yet.
 
-The row of the task names the node that has reserved capacity for it, and until when. At most one node at a time has.
-Each claim of the node renews the reservation, or drops it if the task could not start anyway for lack of a permit.
+The row of the task names the node that has reserved capacity for it, and until when. Only one node at a time can
+reserve capacity for a task. Each claim of the node renews the reservation, or drops it if a missing permit would keep
+the task from starting.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from synergon.stores.session import Session
 
 
 async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> ReservedTask | None:
-    """Reserve capacity of the node for a task, or renew it. None if the task has changed or another node has reserved
-    it."""
+    """Reserve capacity of the node for a task, or renew the reservation. None if the task has changed, or another node
+    has reserved capacity for it."""
     if not await session.ready.reserve(request, task):
         return None
     kind = next(kind for kind in request.kinds if kind.kind == task.kind)
@@ -22,7 +23,7 @@ async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> R
 
 
 async def renew(session: Session, request: ClaimRequest, plan: ClaimPlan) -> ReservedTask | None:
-    """After a claim that did not take the reserved task: renew the reservation, or release it."""
+    """Renew the reservation, or release it. Called after a claim that did not take the reserved task."""
     assert request.reserved_task is not None, "only a request with a reservation renews it"
     reserved = await reserve(session, request, plan.held_for) if plan.held_for and plan.leaves_permits() else None
     if reserved is None:

@@ -1,7 +1,7 @@
-"""The health of servers: a server that fails several tasks in a row backs off. After that it gets one task at a time
-until one succeeds.
+"""The health of servers. A server that fails several tasks in a row backs off. After the back-off it gets one task at a
+time, until a task succeeds.
 
-Each back-off is twice as long as the last, up to the cap that the provider declares, until a success resets it.
+Each back-off is twice as long as the last one, up to the cap that the provider declares. A success resets this.
 Failures of tasks that were running when a back-off began do not lengthen it.
 """
 
@@ -18,7 +18,8 @@ from synergon.stores.rules.shared_capacity import ServerCapacity
 from synergon.stores.session import Session
 
 LONGEST_DOUBLING: Final = 62
-"""Doubled this often, any back-off is longer than any cap; and the number stays small."""
+"""How often a back-off is doubled at most. After that it exceeds every cap, and more doublings would only make the
+number larger."""
 
 
 class _Condition(NamedTuple):
@@ -58,14 +59,15 @@ def _failed(condition: _Condition, health: ServerHealth) -> _Condition:
 def capacity_of(
     server: ServerName, capacity: int | None, *, failures: int, backoff_after: int | None, backs_off: bool
 ) -> ServerCapacity:
-    """The capacity that a server's health allows: none while it backs off, one task at a time after that."""
+    """The server with the capacity that its health allows: none while it backs off, then one task at a time until a
+    success."""
     is_suspect = backoff_after is not None and failures >= backoff_after
     return ServerCapacity(*server, capacity, is_backed_off=backs_off, is_on_trial=is_suspect and not backs_off)
 
 
 def capacity_at(server: ServerRow, now: int) -> ServerCapacity:
-    """`capacity_of` for a server whose provider was not read: a success ends the trial after a back-off, and clears
-    the back-off as well."""
+    """`capacity_of` for a server whose provider was not read. Every success clears `backs_off_until`, so a moment in
+    the past means that no task has succeeded since the back-off."""
     is_backing_off = server.backs_off_until is not None and server.backs_off_until > now
     is_on_trial = server.backs_off_until is not None and not is_backing_off
     return ServerCapacity(server.provider, server.address, server.capacity, is_backing_off, is_on_trial)

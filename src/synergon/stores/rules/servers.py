@@ -1,4 +1,4 @@
-"""Providers and their servers: stores what the code declares and what operators set."""
+"""Providers and their servers: stores the pools that the code declares and that operators set."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from synergon.stores.session import Session
 
 
 async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
-    """Store the providers that the code declares, where they differ from its last declaration. The caller calls
-    `follow_ups.apply_follow_ups`."""
+    """Store the providers that the code declares, unless they equal the last declaration. The caller calls
+    `follow_ups.apply_follow_ups` afterwards."""
     declared = {provider.name: _as_json(provider) for provider in providers}
     known = await session.servers.declared(declared) if declared else {}
     for provider in sorted(providers, key=lambda provider: provider.name):
@@ -27,13 +27,13 @@ async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
 
 
 def _as_json(provider: NewProvider) -> str:
-    """The declaration as JSON, with the servers sorted, so that their order makes no difference."""
+    """The declaration as JSON. Servers are sorted, so that their order makes no difference."""
     servers = tuple(sorted(provider.servers, key=lambda server: server.address))
     return msgspec.json.encode(msgspec.structs.replace(provider, servers=servers)).decode()
 
 
 async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]) -> bool:
-    """Replace the pool of a provider. False if it is not declared."""
+    """Replace the pool of a provider. False if the provider is not declared."""
     if not await session.servers.lock_provider(provider):
         return False
     await _replace(session, provider, pool)
@@ -42,7 +42,7 @@ async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]
 
 
 async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -> None:
-    """Replace the pool, and end the commands that wait for a removed server."""
+    """Replace the pool, and end the commands for removed servers that do not run yet."""
     capacities = {server.address: server.capacity for server in pool}
     await session.servers.replace(provider, capacities)
     targets = await session.servers.commands_without_server(provider, capacities)

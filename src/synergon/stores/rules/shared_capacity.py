@@ -36,15 +36,15 @@ class PermitSeeker(Protocol):
 
     @property
     def target(self) -> str | None:
-        """The only server that may run the task; None if any server of its provider may."""
+        """The only server that may run the task. None if any server of its provider may."""
 
     @property
     def avoid(self) -> str | None:
-        """The server of the previous attempt. Another one is preferred."""
+        """The server of the previous attempt. Another server is preferred."""
 
 
 class Grant(NamedTuple):
-    """The permits that a taken task holds."""
+    """The permits that a task gets when it is taken, and holds while it runs."""
 
     limits: tuple[str, ...]
     provider: str | None = None
@@ -53,20 +53,20 @@ class Grant(NamedTuple):
 
     @property
     def holds(self) -> str | None:
-        """The names of the limits, as the task's row stores them; None if the task holds no permit."""
+        """The names of the limits, as the task's row stores them. None if the task holds no permit."""
         return "\n".join(self.limits) if self.limits or self.provider is not None else None
 
 
 @dataclass(slots=True)
 class ServerCapacity:
-    """A server of a provider, with its free and used slots."""
+    """A server of a provider: its capacity, its health and its used slots."""
 
     provider: str
     address: str
     capacity: int | None
     is_backed_off: bool = False
     is_on_trial: bool = False
-    """The server has backed off and not succeeded since: it gets one task at a time."""
+    """Whether the server has had no success since its last back-off. Such a server gets one task at a time."""
     slots: set[int] = field(default_factory=set)
     _lowest: int = 0
     """All slots below this one are taken."""
@@ -81,7 +81,7 @@ class ServerCapacity:
 
     @property
     def load(self) -> float:
-        """The used share of the server's capacity, from 0 to 1."""
+        """The used share of the server's capacity. 0 means that the server is idle."""
         return len(self.slots) / (self.capacity or UNLIMITED)
 
     def begin(self) -> None:
@@ -105,7 +105,8 @@ class ServerCapacity:
 
 
 class ServerPool:
-    """The servers of one provider during a claim. A claim only adds load, so a heap finds the least loaded server."""
+    """The servers of one provider during a claim. A heap finds the least loaded server: a claim usually only adds
+    load."""
 
     def __init__(self) -> None:
         self.servers: list[ServerCapacity] = []
@@ -118,7 +119,7 @@ class ServerPool:
         self._by_address[server.address] = server
 
     def find(self, address: str) -> ServerCapacity | None:
-        """The server with this address."""
+        """The server with this address. None if it is not in the pool."""
         return self._by_address.get(address)
 
     def give_back(self, address: str, slot: int) -> None:
@@ -130,8 +131,8 @@ class ServerPool:
         self._heap = None
 
     def choose(self, candidate: PermitSeeker, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
-        """Choose an open server for the task: its target; or the least loaded one, other than the server to avoid if
-        possible. Servers with equal load are chosen in rotation."""
+        """Choose an open server for the task: its target, or else the least loaded one, if possible not the server to
+        avoid. Servers with equal load are chosen in rotation. None if no suitable server is open."""
         if candidate.target is not None:
             server = self.find(candidate.target)
             return server if server is not None and is_open(server) else None
@@ -164,7 +165,7 @@ def _in_order(servers: list[ServerCapacity], first: int) -> list[tuple[float, in
 
 
 class SharedCapacity:
-    """The free permits of limits and servers while a claim takes them one by one."""
+    """The free permits of limits and servers, while a claim takes them for one task after the other."""
 
     def __init__(
         self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], held_permits: Iterable[HeldPermits]
@@ -175,7 +176,7 @@ class SharedCapacity:
             server.begin()
             self._pools[server.provider].add(server)
         self._reserved: tuple[KindRequest, PermitSeeker, Grant] | None = None
-        """The reserved task, and the permits that are held for it."""
+        """The reserved task with its kind request, and the permits that are held for it. None if none are held."""
         self._above: dict[str, tuple[str, ...]] = {}
         self._used: Counter[str] = Counter()
         for held in held_permits:
@@ -185,8 +186,7 @@ class SharedCapacity:
     def counted(
         cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[ServerCapacity, int]]
     ) -> Self:
-        """Create a SharedCapacity from the numbers of permits in use, for a caller that has no rows of running
-        tasks."""
+        """A SharedCapacity made from the numbers of permits in use, for a caller that has no rows of running tasks."""
         listed = list(servers)
         made = cls(values, (server for server, _ in listed), ())
         made._used.update(in_use)
@@ -210,7 +210,7 @@ class SharedCapacity:
             self._used[name] += number
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
-        """The limits that cover a server, because their name is a prefix of its address."""
+        """The limits that cover a server: their names are prefixes of its address."""
         above = self._above.get(address)
         if above is None:
             above = self._above[address] = tuple(name for name in self._values if covers(name, address))
@@ -224,7 +224,7 @@ class SharedCapacity:
         return UNLIMITED if value is None else max(value - self._used[name], 0)
 
     def most(self, kind_request: KindRequest) -> int:
-        """The maximum number of tasks of the kind that the free permits allow."""
+        """How many tasks of the kind the count of the request and the free permits allow."""
         most = min(kind_request.count, self._free(kind_request.limits))
         if kind_request.provider is not None:
             servers = self._pools[kind_request.provider].servers
@@ -232,7 +232,8 @@ class SharedCapacity:
         return most
 
     def open_servers(self, provider: str) -> list[str]:
-        """The addresses of servers with a free permit. Tasks for other servers need not be read."""
+        """The addresses of the provider's servers that have a free permit, also of the limits that cover them. Tasks
+        for other servers need not be read."""
         return [server.address for server in self._pools[provider].servers if self._is_open(server)]
 
     def is_covered(self, providers: Iterable[str]) -> bool:
@@ -244,11 +245,11 @@ class SharedCapacity:
         return [name for name in names if self._remaining(name) == 0]
 
     def full_above(self, address: str) -> list[str]:
-        """The limits without a free permit that cover this server."""
+        """The limits that cover this server and have no free permit."""
         return self.full(self._prefixes(address))
 
     def servers_for(self, provider: str, target: str | None) -> list[ServerCapacity]:
-        """The servers of a provider that may run a task with this `target`; None means any of them."""
+        """The servers of a provider that may run a task with this `target`. None means any of them."""
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
@@ -262,13 +263,14 @@ class SharedCapacity:
         )
 
     def hold(self, kind_request: KindRequest, candidate: PermitSeeker) -> None:
-        """Hold a permit of each limit and of a server for the reserved task, if all are free. Only commands and urgent
-        tasks, which precede it, may still take them."""
+        """Hold a permit of each limit and of a server for the reserved task, if all are free. After that only commands
+        and urgent tasks, which precede the reserved task, may take them."""
         grant = self._take(kind_request, candidate)
         self._reserved = None if grant is None else (kind_request, candidate, grant)
 
     def take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
-        """Take a permit of every limit and of a server for this task. None if one of them has no free permit."""
+        """Take a permit of every limit and of a server for this task. None, and nothing is taken, if one of them has no
+        free permit. The reserved task gets the permits that are held for it."""
         if self._reserved is None:
             return self._take(kind_request, candidate)
         reserved_request, reserved, grant = self._reserved

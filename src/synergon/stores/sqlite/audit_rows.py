@@ -1,5 +1,5 @@
-"""The audit of operator actions, in the SQLite store: the primitives of `stores.session.AuditRows` with its
-statements."""
+"""The audit of operator actions in the SQLite store: implements `stores.session.AuditRows` with the statements of
+`sql/operator_actions.sql`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AuditRows:
         self._transaction: Final = transaction
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an operator action."""
+        """Insert an operator action. An outcome of None means that the named node will report it."""
         action_id, now = self._transaction.next_id(), self._transaction.now
         self._transaction.run(
             "add_action",
@@ -47,7 +47,7 @@ class AuditRows:
         )
 
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an action."""
+        """Write the outcome that a node reports for an action. False if the action has an outcome or does not exist."""
         return self._transaction.run("set_outcome", self._transaction.now, outcome, action_id) == 1
 
     async def latest(self, limit: int) -> list[AuditRecord]:
@@ -55,9 +55,9 @@ class AuditRows:
         return self._transaction.typed(AuditRecord, "latest_actions", limit)
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """The actions that a node has yet to report, oldest first."""
+        """The actions whose outcome this node has yet to report, oldest first."""
         return self._transaction.typed(AuditRecord, "open_actions", node_id, limit)
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete the oldest actions that are older than the cutoff."""
+        """Of the oldest `limit` actions, delete those older than `age` microseconds."""
         self._transaction.run("prune_audit", limit, self._transaction.now - age)

@@ -14,7 +14,8 @@ from synergon.stores.sqlite.session import Session
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert inside the caller's own transaction."""
+    """Check that the caller's connection leads to this file and has a transaction, then insert on it. Begins a
+    transaction if the connection is not in autocommit mode and has none; the caller commits it."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
     text_factory, connection.text_factory = connection.text_factory, str  # read text as str, as the caller may not

@@ -27,7 +27,8 @@ _LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
 def read_candidates(transaction: Transaction, query: CandidateQuery) -> list[TaskRecord]:
-    """Ready tasks in claim order, without claiming them. Ready groups that can never run on the node are not read."""
+    """Ready tasks of a kind in claim order, except expired ones, those of paused queues, and those whose requirements
+    the node can never meet."""
     lists = [
         _behind(transaction, group, query)
         for group in ready_groups(transaction, [query.kind_request], query.queues)
@@ -41,7 +42,8 @@ def _order(record: TaskRecord) -> tuple[int, int]:
 
 
 def _behind(transaction: Transaction, group: ReadyGroupName, query: CandidateQuery) -> list[TaskRecord]:
-    """The rows of a ready group behind a position: the index skips those before it, however many they are."""
+    """The first tasks of a ready group after the position of the query. The index skips the tasks before it, at no
+    cost."""
     where = (*group, transaction.now)
     if query.after is None:
         return transaction.typed_select(TaskRecord, _ALL, (*where, query.limit))
@@ -51,7 +53,8 @@ def _behind(transaction: Transaction, group: ReadyGroupName, query: CandidateQue
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
-    """How many tasks of its kind precede this one. The count stops at the limit."""
+    """How many tasks with this task's kind, state and key queue precede it, at most `limit`. None if the task is
+    neither `ready` nor `waiting`."""
     row = transaction.row("position", task_id)
     if row is None:
         return None
@@ -71,6 +74,6 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
 
 
 def next_start(transaction: Transaction, kind: str, limit_key: str) -> int | None:
-    """The stored value of a key queue's rate."""
+    """The moment from which the next start of a key queue is within its rate, as stored. None if no value is stored."""
     row = transaction.row("next_start", kind, limit_key)
     return None if row is None else int(row[0])

@@ -1,8 +1,8 @@
 """The claim of the SQLite store, with a fast path of its own for tasks that need nothing but a slot.
 
-The fast path reads whole rows in claim order and marks them as running by id. The rule (`rules.claim`) reads fewer
-columns of more tasks, and then reads the rows that it takes: for a plain claim of 200 tasks that takes 24 instead of 16
-µs per task.
+The fast path reads whole rows in claim order, and marks them as running by id. The rule (`rules.claim`) reads fewer
+columns of more tasks, and then the rows of the tasks that it takes. A plain claim of 200 tasks takes 16 µs per task by
+the fast path, and 24 by the rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
 
 
 async def claim(session: Session, request: ClaimRequest) -> Claims:
-    """Take the first ready tasks in claim order, as many as the request has slots for."""
+    """Claim the first ready tasks in claim order that fit the node. A cordoned node gets none. Raises `LeaseLost` if
+    the node has no live lease."""
     is_cordoned, groups = await session.ready.groups(request)
     if is_cordoned is not False:
         return rule.rejected(request.node_id, is_cordoned=is_cordoned)
@@ -41,8 +42,8 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 
 def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
-    """Whether the slots of the node alone decide, so that the fast path may be used. Kinds without ready tasks do not
-    matter."""
+    """Whether only the slots of the node decide, so that the fast path can be used. Kinds without ready tasks do not
+    count."""
     if any(requirements for _, _, requirements in groups):
         return False
     kinds = {kind for kind, _, _ in groups}
@@ -67,20 +68,20 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequenc
 
 
 def _order(ranks: dict[str, int]) -> Order:
-    """`node_capacity.claim_order` for kinds that share nothing but slots: priority, rank, age."""
+    """`node_capacity.claim_order` as a sort key of rows, for kinds that need only slots: priority, rank, age."""
     if len(set(ranks.values())) == 1:
         return lambda row: (-row[PRIORITY], row[0])
     return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])
 
 
 def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
-    """The first rows of several sorted lists."""
+    """The first rows of several sorted lists, at most `limit`."""
     lists = [rows for rows in lists if rows]
     return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
 
 
 def _claim(row: tuple[Any, ...], now: int) -> Claim:
-    """The claim of a row that was read before it was marked."""
+    """The claim of a row that was read before it was marked as running."""
     *values, protected_until, _ = row
     values[CLAIM_NO] += 1
     values[ATTEMPTS] += 1

@@ -15,11 +15,11 @@ from urllib.parse import unquote
 from synergon.errors import ConfigurationError, DataRejected, StoreError, StoreUnavailable
 
 LOCK_WAIT_SECONDS: Final = 1.0
-"""How long one statement waits for a lock that another process holds."""
+"""How many seconds one statement waits for a lock that another process holds."""
 
 FIRST_RETRY_SECONDS: Final = 0.0005
 LAST_RETRY_SECONDS: Final = 0.02
-"""The pauses between two attempts to get a lock grow from the first to the last."""
+"""The pauses between attempts to get a lock grow from FIRST_RETRY_SECONDS to LAST_RETRY_SECONDS."""
 
 OLDEST_SQLITE: Final = (3, 35, 0)
 
@@ -53,7 +53,7 @@ def path_of(url: str) -> Path:
 def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqlite3.Connection:
     """Open a connection in autocommit mode (the store begins transactions itself), with WAL and a sync of every commit.
 
-    Its statements wait up to `lock_wait_seconds` for a lock. A caller that waits with `retry_while_locked` gives 0.
+    A statement waits up to `lock_wait_seconds` for a lock. Callers that use `retry_while_locked` pass 0.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
@@ -82,10 +82,11 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
 
 
 def _create_private(path: Path) -> None:
-    """Make a missing file so that only its owner can read it: arguments and the cluster's secret are in it.
+    """Create the file, if it does not exist, so that only its owner can read it: it contains arguments of tasks and the
+    secret of the peers.
 
-    SQLite gives the same mode to the files beside it. A file that exists keeps its mode, and is not even opened: to
-    close it would give up the locks that this process has on it.
+    SQLite gives the files beside it the mode of this file. An existing file retains its mode and is not opened: closing
+    it would release the locks that this process has on it.
     """
     with suppress(OSError):  # it exists, or SQLite says what is wrong
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -124,6 +125,6 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def primary_code(error: Exception) -> int | None:
-    """The result code of SQLite without its extension; None if the error is not one of SQLite's."""
+    """The result code of SQLite without its extended part. None if the error is not one of SQLite's."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if code is not None else None

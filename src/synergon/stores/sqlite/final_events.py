@@ -1,5 +1,5 @@
-"""Reads final events from SQLite in commit order: each transaction that ends tasks has a later moment than the one
-before."""
+"""Reads final events from SQLite in commit order. Each transaction that ends tasks has a later moment than the one
+before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def read_page(
     transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """The highest moment that was pruned, and the events after the position."""
+    """The latest moment that was pruned for these states and kinds, and the events with these states after the
+    position."""
     (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
     events = [event for state in states for event in transaction.typed(Event, "endings_at", state, *position, limit)]
     if len(events) < limit:
@@ -28,7 +29,7 @@ def read_page(
 
 
 def last_moment(transaction: Transaction) -> int:
-    """The moment of the last commit. Every later end has a later moment."""
+    """The moment of the last transaction. Tasks that end later have later moments."""
     moment: int = transaction.row("last_moment")[0]
     return moment
 

@@ -1,4 +1,5 @@
-"""Groups of tasks, in the SQLite store: the primitives of `stores.session.GroupRows` with its statements."""
+"""Groups of tasks in the SQLite store: implements `stores.session.GroupRows` with the statements of
+`sql/groups.sql`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class GroupRows:
         return group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Record which task follows the group."""
+        """Store which task follows the group."""
         self._transaction.run("set_then", task_id, group_id)
 
     async def open(self, ids: Iterable[int]) -> set[int]:
@@ -31,11 +32,11 @@ class GroupRows:
         return set(self._transaction.ids("open_groups", as_json(ids)))
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End the groups of this list that have no live task."""
+        """End the groups of this list that have no live task. Returns those that had not ended before."""
         return self._transaction.ids("end_empty_groups", self._transaction.now, as_json(ids))
 
     async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Release the tasks that waited for the end of these groups."""
+        """Move the tasks that waited for these groups to `scheduled`, `waiting` or `ready`."""
         return self._transaction.typed(ChangedTask, "release_followers", self._transaction.now, as_json(ids))
 
     async def live_tasks(self, group_id: int) -> list[int]:
@@ -51,5 +52,5 @@ class GroupRows:
         return self._transaction.typed(GroupCount, "group_counts", ids=as_json(ids))
 
     async def prune(self, age: int, limit: int) -> None:
-        """Delete old groups that have no task left."""
+        """Delete at most `limit` groups that ended longer than `age` ago and have no task, live or final."""
         self._transaction.run("prune_groups", self._transaction.now - age, limit)

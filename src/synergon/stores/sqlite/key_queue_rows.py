@@ -1,5 +1,5 @@
-"""Key queues: their tasks and their rates, in the SQLite store: the primitives of `stores.session.KeyQueueRows` with
-its statements."""
+"""Key queues in the SQLite store, with their tasks and rates: implements `stores.session.KeyQueueRows` with the
+statements of `sql/key_queues.sql`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synergon.stores.typed_rows import Row
 
 SIZES: Final = (1, 4, 16, 64, 256, KEY_QUEUES_AT_ONCE)
 """A list of key queues is padded with NULLs to one of these lengths, so that few statements have to be prepared. The
-names are parameters and not JSON, because SQLite cuts a string in JSON at a zero byte."""
+names are parameters and not JSON, because SQLite cuts a JSON string at a zero byte."""
 
 _TEXTS: Final = {
     (name, size): SQL[name].replace("{names}", ", ".join(["(?, ?)"] * size))
@@ -27,7 +27,7 @@ _TEXTS: Final = {
 
 
 class _LimitRow(msgspec.Struct, frozen=True):
-    """A limit `key:<kind>`. Without a rate, both columns of the rate are NULL."""
+    """The row of a limit `key:<kind>`. Without a rate, `every` and `burst` are NULL."""
 
     value: int | None
     every: int | None
@@ -48,7 +48,7 @@ class KeyQueueRows:
         self._transaction = transaction
 
     async def limits(self, kinds: Collection[str]) -> dict[str, KeyQueueLimit]:
-        """Read the limits `key:<kind>` of these kinds."""
+        """Read the limits `key:<kind>` of these kinds. A kind without a limit gets `KeyQueueLimit()`."""
         return {kind: self._limit(kind) for kind in kinds}
 
     def _limit(self, kind: str) -> KeyQueueLimit:
@@ -57,7 +57,7 @@ class KeyQueueRows:
         return KeyQueueLimit()
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count the running and ready tasks of key queues, and read their first waiting ones."""
+        """Count the running and ready tasks of these key queues, and read the first `few` waiting ones of each."""
         return self._of_names(KeyQueueCounts, "key_queue_counts", names, few)
 
     def _of_names(self, row_type: type[Row], statement: str, names: Sequence[KeyQueueName], *more: int) -> list[Row]:
@@ -68,17 +68,18 @@ class KeyQueueRows:
         return self._transaction.typed_select(row_type, _TEXTS[statement, size], parameters)
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
-        """The first waiting tasks in claim order."""
+        """The first waiting tasks in claim order, except those of paused queues."""
         return self._transaction.ids("first_waiting", *name, limit)
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed` tasks in claim order."""
+        """The ready tasks that are not among the first `allowed` ready and waiting tasks in claim order. Tasks of
+        paused queues do not count towards `allowed`."""
         kind, limit_key = name
         return self._transaction.ids("excess", kind=kind, limit_key=limit_key, allowed=allowed)
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """Move tasks from `waiting` to `ready`. Without RETURNING, which would double the time and is not needed with
-        one writer."""
+        """Move tasks from `waiting` to `ready`. Returns all of them: with one writer, none can have changed. RETURNING
+        would double the time."""
         self._transaction.run("promote", as_json(ids))
         return ids
 
@@ -91,7 +92,7 @@ class KeyQueueRows:
         return self._transaction.typed(ChangedTask, "demote", as_json(ids))
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """Read the stored rates of key queues."""
+        """Read the stored rates of these key queues, and when their scheduled tasks are due."""
         return self._of_names(RateState, "key_queue_rates", names, self._transaction.now)
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
@@ -103,7 +104,7 @@ class KeyQueueRows:
         return self._transaction.typed(ChangedTask, "postpone", as_json(moments.items()))
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Write when the next start of each key queue is on time."""
+        """Store from which moment the next start of each key queue is within its rate."""
         self._transaction.run_each("set_next_start", [(*name, moment) for name, moment in moments.items()])
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
@@ -115,5 +116,5 @@ class KeyQueueRows:
         return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_queue", queue)]
 
     async def prune_rates(self, limit: int) -> None:
-        """Delete stored rates whose value lies in the past."""
+        """Delete at most `limit` stored rates whose moment has passed: they delay no start."""
         self._transaction.run("prune_rates", self._transaction.now, limit)

@@ -1,4 +1,4 @@
-"""Limits, in the SQLite store: the primitives of `stores.session.LimitRows` with its statements."""
+"""Limits in the SQLite store: implements `stores.session.LimitRows` with the statements of `sql/limits.sql`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class LimitRows:
         self._transaction: Final = transaction
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these limits, as JSON."""
+        """The last declaration of each of these limits, as JSON, without limits that do not exist."""
         return self._transaction.declared("declared_limit", names)
 
     async def exclude_unlimited(self) -> None:
-        """Nothing to do: no transaction runs concurrently."""
+        """Does nothing: no other transaction writes concurrently."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate."""
+        """Insert a limit, or replace its value and rate. Always True."""
         rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
         return self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit."""
+        """Change the value of a limit. False if there is no limit of this name."""
         return self._transaction.run("set_limit", value, name) == 1
 
     async def all(self) -> list[LimitRow]:
@@ -39,7 +39,7 @@ class LimitRows:
         return self._transaction.typed(LimitRow, "limits")
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, counted."""
+        """The permits that running tasks hold, with their numbers."""
         return self._transaction.typed(PermitCount, "held_permits")
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:

@@ -1,7 +1,8 @@
-"""Nodes and their leases, in the SQLite store: the primitives of `stores.session.NodeRows` with its statements.
+"""Nodes and their leases in the SQLite store: implements `stores.session.NodeRows` with the statements of
+`sql/nodes.sql`.
 
-The host's monotonic clock measures leases, because all processes of one boot share it: a step of the wall clock ends no
-lease, and a lease from before a reboot has ended.
+Leases are measured by the host's monotonic clock, which all processes of one boot share. So a step of the wall clock
+ends no lease, and a lease from before a reboot has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Microseconds until the lease ends; zero or negative if it has ended."""
+        """Microseconds until the lease ends. Zero or negative if it has ended."""
         return lease_remaining(self.leased_until, self.lease, self.boot_id)
 
 
@@ -39,7 +40,8 @@ class NodeRows:
         self._transaction: Final = transaction
 
     async def lock_lease(self, node_id: str) -> bool | None:
-        """Whether the lease of a node is live. None if the node has no row."""
+        """Whether the lease of a node is live; None if the node has no row. Needs no lock: the transaction holds the
+        write lock of the file."""
         found = self._transaction.typed(Lease, "lease", node_id)
         return found[0].left > 0 if found else None
 
@@ -52,11 +54,11 @@ class NodeRows:
         self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """The nodes whose lease has ended, and those of `gone`."""
+        """The registered nodes that are dead: their lease has ended, or `gone` names them."""
         leases = self._transaction.typed(Lease, "leases")
         return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the dead nodes of this list that hold no running task."""
+        """Delete the nodes of this list that hold no running task."""
         if dead:
             self._transaction.run("delete_idle_nodes", as_json(dead))

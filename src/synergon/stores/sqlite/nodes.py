@@ -1,4 +1,4 @@
-"""Registers nodes in the SQLite store, renews their leases (`node_rows`), and reads them as records."""
+"""Registers nodes in the SQLite store, renews their leases, and reads them as records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.stores.sqlite.transaction import Transaction, lease_remaining, ste
 
 
 def register(transaction: Transaction, node: NewNode) -> None:
-    """Insert the row of a node."""
+    """Insert the row of a node, with a lease from now."""
     transaction.run(
         "register",
         node.id,
@@ -34,7 +34,7 @@ def register(transaction: Transaction, node: NewNode) -> None:
 
 
 def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None, *, is_stopping: bool) -> bool:
-    """Extend the lease of a node and store its status. False if the node has no row."""
+    """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
     now = steady_now()
     renewed = transaction.run(
         "renew",
@@ -49,7 +49,7 @@ def renew(transaction: Transaction, node_id: str, lease: int, published: bytes |
 
 
 def nodes(transaction: Transaction) -> list[NodeRecord]:
-    """All registered nodes."""
+    """All registered nodes, including dead ones that are not reaped yet."""
     return [_record(*row) for row in transaction.rows("nodes")]
 
 

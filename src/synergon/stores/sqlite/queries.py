@@ -1,4 +1,4 @@
-"""Queries of the SQLite store: reads rows as records."""
+"""Queries of the SQLite store. They read rows as records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FINAL_RECORDS: Final = SQL["final_records"]
 
 
 def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
-    """One page, newest first: the newest tasks of both tables, merged."""
+    """One page of the matching tasks, newest id first, from both tables of tasks."""
     states = query.states if query.states is not None else frozenset(State)
     records: list[TaskRecord] = []
     for table, its_states in ((LIVE_RECORDS, LIVE), (_FINAL_RECORDS, FINAL)):
@@ -30,7 +30,7 @@ def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:
 def _newest(
     transaction: Transaction, table: str, query: TaskQuery, states: frozenset[State] | None
 ) -> list[TaskRecord]:
-    """One more row than the page holds, so that the last page is known to be the last."""
+    """The newest matching tasks of one table: one more than the page has, which shows whether there is a next page."""
     filters: list[tuple[str, Any]] = []
     if states is not None:
         filters.append(("state IN (SELECT value FROM json_each(?))", as_json(states)))
@@ -53,7 +53,7 @@ def counts(transaction: Transaction) -> dict[tuple[str, str, State], int]:
 
 
 def queues(transaction: Transaction) -> list[QueueRecord]:
-    """All queues with their counts."""
+    """All queues, by name, with their counts."""
     by_queue: dict[str, dict[State, int]] = {}
     for (queue, _, state), number in counts(transaction).items():
         numbers = by_queue.setdefault(queue, {})

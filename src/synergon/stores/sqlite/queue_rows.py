@@ -1,4 +1,4 @@
-"""Queues, in the SQLite store: the primitives of `stores.session.QueueRows` with its statements."""
+"""Queues in the SQLite store: implements `stores.session.QueueRows` with the statements of `sql/operations.sql`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class QueueRows:
         self._transaction = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new."""
+        """Pause a queue, and insert it if it is new. False if it was paused already."""
         return self._transaction.run("pause_queue", queue, self._transaction.now) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue."""
+        """Resume a queue. False if it was not paused, or does not exist."""
         return self._transaction.run("resume_queue", queue) == 1

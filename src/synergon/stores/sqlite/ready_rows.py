@@ -1,8 +1,8 @@
-"""Ready tasks, as a claim reads and takes them, in the SQLite store: the primitives of `stores.session.ReadyRows` with
-its statements.
+"""Ready tasks in the SQLite store, as a claim reads and takes them: implements `stores.session.ReadyRows` with the
+statements of `sql/claims.sql`.
 
 A ready group is one range of an index, in claim order. Ready groups that were not requested, or that the node cannot
-run, are never read. The transaction holds the write lock, so rows that are read here do not change until the commit.
+run, are never read. The transaction holds the write lock, so rows that were read do not change until the commit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PoolRow(msgspec.Struct, frozen=True):
     backoff_after: int | None
 
     def capacity_at(self, now: int) -> ServerCapacity:
-        """The capacity that the server's health allows at this moment."""
+        """The server with the capacity that its health allows at this moment."""
         return capacity_of(
             (self.provider, self.address),
             self.capacity,
@@ -69,7 +69,7 @@ class PoolRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """The lease of a node, and since when it is cordoned."""
+    """The lease of a node, and since when the node is cordoned."""
 
     leased_until: int
     lease: int
@@ -78,7 +78,7 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
     @property
     def is_cordoned(self) -> bool | None:
-        """Whether the node is cordoned; None if the lease has ended."""
+        """Whether the node is cordoned. None if the lease has ended."""
         is_live = lease_remaining(self.leased_until, self.lease, self.boot_id) > 0
         return self.cordoned_at is not None if is_live else None
 
@@ -94,7 +94,8 @@ class ReadyRows:
         self._transaction = transaction
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """Read the lease of the node, and the ready groups of the requested kinds."""
+        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands. No
+        groups if the node may not claim."""
         is_cordoned = await self.is_cordoned(request.node_id)
         if is_cordoned is not False:
             return ClaimableGroups(is_cordoned, [])
@@ -105,7 +106,8 @@ class ReadyRows:
         return self._is_cordoned(node_id)
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Read all limits, and the servers of these kinds. Reads nothing if the kinds need no permits."""
+        """Read all limits, and the servers that tasks of these kinds may run on. Reads nothing if no task of these
+        kinds needs a permit."""
         providers = {kind.provider for kind in kinds if kind.provider is not None}
         if not providers and not any(kind.limits for kind in kinds):
             return SharedLimits({}, [])
@@ -124,7 +126,8 @@ class ReadyRows:
         return held, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, with one statement for each ready group."""
+        """The first tasks of each ready group in claim order, at most the given number of each. Runs one statement for
+        each group."""
         found: list[ReadyTask] = []
         for group, number in numbers.items():
             if number > 0:
@@ -134,7 +137,7 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands that any server may run, and those for these servers."""
+        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         found: list[ReadyTask] = []
         for kind in kinds:
             wanted = {None, *servers.get(kind.provider or "", ())}
@@ -144,17 +147,17 @@ class ReadyRows:
         return found
 
     async def among(self, request: ClaimRequest, ids: Collection[int]) -> list[ReadyTask]:
-        """The ready tasks of this list that are in queues of the request which are not paused."""
+        """The tasks of this list that are ready, not expired, and in requested queues that are not paused."""
         found = self._tasks(request, "ready_among", as_json(ids), self._transaction.now)
         return [task for task in found if request.queues is None or task.queue in request.queues]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Move all of these tasks from `ready` to `running`."""
+        """Claim all of these tasks: move them from `ready` to `running`."""
         entries = as_json((task.id, grant.holds, grant.provider, grant.server, grant.slot) for task, grant in taken)
         return self._transaction.typed(Claim, "take", node_id=node_id, now=self._transaction.now, taken=entries)
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task that was read in this transaction."""
+        """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
         reservation = self._transaction.row("reservation", task.id)
         if self._is_reserved_elsewhere(request, *reservation):
             return False
@@ -181,7 +184,7 @@ class ReadyRows:
     def _is_reserved_elsewhere(
         self, request: ClaimRequest, reserved_by: str | None, reserved_until: int | None
     ) -> bool:
-        """Whether another node, live and not cordoned, has reserved capacity for the task."""
+        """Whether another node that is live and not cordoned has reserved capacity for the task."""
         if reserved_by is None or reserved_by == request.node_id:
             return False
         if reserved_until is None or reserved_until <= self._transaction.now:
@@ -196,7 +199,7 @@ class ReadyRows:
 def ready_groups(
     transaction: Transaction, kinds: Sequence[KindRequest], queues: frozenset[str] | None
 ) -> list[ReadyGroupName]:
-    """All ready groups of these kinds in requested queues that are not paused; for commands, in every queue."""
+    """The ready groups of these kinds, in requested queues that are not paused. For commands, in every queue."""
     paused = {name for (name,) in transaction.rows("paused_queues")}
     asked = kinds if len(kinds) == 1 else _with_tasks(transaction, {kind.kind: kind for kind in kinds})
     return [
@@ -208,7 +211,7 @@ def ready_groups(
 
 
 def _with_tasks(transaction: Transaction, kinds: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
-    """The kinds of this list that have ready tasks. Jumps from kind to kind in the index, so kinds without tasks cost
+    """Those of the kinds that have ready tasks. Jumps from kind to kind in the index, so kinds without tasks cost
     nothing."""
     names, number = sorted(kinds), 0
     while number < len(names):

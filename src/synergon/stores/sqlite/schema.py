@@ -1,5 +1,5 @@
-"""Creates and migrates the tables of the SQLite store. Each version is one file, applied once, in order, in one
-transaction."""
+"""Creates and migrates the tables of the SQLite store. Each version is one file. The missing versions are applied in
+order, in one transaction."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ MIGRATION_WAIT_SECONDS: Final = 30.0
 
 
 def migrations() -> list[str]:
-    """The migration scripts, in order. The first makes version 1."""
+    """The migration scripts, in order. The first creates version 1."""
     folder = files("synergon.stores").joinpath("sqlite/migrations")
     return [file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda entry: entry.name)]
 
 
 def prepare(path: Path) -> None:
-    """Migrate the file to this code's version. Any number of processes may do so at once."""
+    """Migrate the file to the version of this code. Any number of processes may do this at once. Raises `SchemaError`
+    if the file is newer, or belongs to another program."""
     connection = connect(path, lock_wait_seconds=MIGRATION_WAIT_SECONDS)
     try:
         if _version(connection) != len(migrations()):
@@ -62,7 +63,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def statements(version: int) -> Iterator[str]:
-    """The statements that migrate a database of this version to this code's version."""
+    """The statements that migrate a database from this version to the version of this code."""
     scripts = migrations()
     for script in scripts[version:]:
         yield from split(script)
@@ -95,7 +96,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def version_at(path: Path) -> int | None:
-    """Read the version of the file without changing it. 0 if it has no tables of synergon; None if there is no file."""
+    """Read the schema version of the file without changing it. 0 if it has no tables of synergon. None if there is no
+    file."""
     if not path.exists():
         return None
     reject_folder(path)
@@ -107,14 +109,14 @@ def version_at(path: Path) -> int | None:
 
 
 def make_secret(transaction: Transaction) -> bytes:
-    """Create the cluster's secret, unless another process has done so."""
+    """The secret with which peers sign their messages. Creates it, unless another process has done so."""
     transaction.run("make_secret", secrets.token_bytes(32))
     secret: bytes = transaction.row("secret")[0]
     return secret
 
 
 def replace_secret(transaction: Transaction) -> None:
-    """Another secret from now on; the first one is kept as the identity of the file."""
+    """Generate a new secret. The first one remains stored, as the identity of the store."""
     make_secret(transaction)
     transaction.run("keep_first_secret")
     transaction.run("replace_secret", secrets.token_bytes(32))

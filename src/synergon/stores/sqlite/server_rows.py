@@ -1,4 +1,5 @@
-"""Providers and servers, in the SQLite store: the primitives of `stores.session.ServerRows` with its statements."""
+"""Providers and servers in the SQLite store: implements `stores.session.ServerRows` with the statements of
+`sql/servers.sql`."""
 
 from __future__ import annotations
 
@@ -19,26 +20,27 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these providers, as JSON."""
+        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
         return self._transaction.declared("declared_provider", providers)
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off."""
+        """Insert a provider, or replace its back-off; its servers do not change. Always True."""
         backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
         return self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
 
     async def lock_provider(self, provider: str) -> bool:
-        """Whether the provider exists."""
+        """Whether the provider exists. Needs no lock: the transaction holds the write lock of the file."""
         return bool(await self.declared([provider]))
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. Those that remain retain their health."""
+        """Replace the servers of a provider. A server whose address remains retains its health."""
         self._transaction.run("drop_servers", provider, as_json(capacities))
         rows = [(provider, address, capacity) for address, capacity in capacities.items()]
         self._transaction.run_each("add_server", rows)
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """Commands of the provider that wait for a server outside this pool, with its address."""
+        """The commands of the provider that are for a server outside this pool: the address of that server, by command
+        id."""
         return dict(self._transaction.rows("commands_without_server", provider, as_json(addresses)))
 
     async def lock_health(
@@ -46,7 +48,7 @@ class ServerRows:
         servers: Collection[ServerName],
         failed: Collection[ServerName],  # noqa: ARG002  nothing is locked
     ) -> dict[ServerName, ServerHealth]:
-        """Read the health of the servers that these outcomes concern."""
+        """Read the health of these servers. A server that was removed from its pool is missing from the result."""
         found: dict[ServerName, ServerHealth] = {}
         for provider, address in servers:
             parameters = {"provider": provider, "address": address, "now": self._transaction.now}
@@ -63,5 +65,5 @@ class ServerRows:
         return self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the number of their tasks."""
+        """The servers that tasks run on, with the numbers of those tasks."""
         return self._transaction.typed(UsedServer, "used_servers")

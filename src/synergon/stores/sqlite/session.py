@@ -34,7 +34,7 @@ class Session(Transaction):
     ready = Part[port.ReadyRows](ReadyRows)
 
     locks: Final = NoLocks()
-    """Nothing to lock: SQLite has one writer at a time."""
+    """These locks do nothing: SQLite has one writer at a time."""
 
     async def read_clock(self) -> int:
         """Read the store's clock."""

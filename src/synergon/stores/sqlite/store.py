@@ -1,8 +1,8 @@
-"""The SQLite store. One thread writes, and calls that arrive together share a commit; another thread reads. Every
-commit is synced to the disk.
+"""The SQLite store. One thread writes; calls that arrive together share a commit. Another thread reads. Every commit is
+synced to the disk.
 
 Several processes of one host may use the file at once. SQLite has one writer at a time, so a condition that a
-transaction has checked holds until its commit.
+transaction has checked remains true until its commit.
 """
 
 from __future__ import annotations
@@ -109,16 +109,16 @@ class SqliteStore(BaseStore):
         return await self._read(lambda transaction: transaction.now)
 
     async def secret(self) -> bytes:
-        """The secret of the file. The first caller creates it."""
+        """The secret with which peers sign their messages. The first call creates it."""
         found = await self._read(lambda transaction: transaction.row("secret"))
         return found[0] if found else await self._write(schema.make_secret)
 
     async def replace_secret(self) -> None:
-        """The first one is kept as the identity of the file."""
+        """Generate a new secret. The first one remains stored, as the identity of the store."""
         await self._write(schema.replace_secret)
 
     async def identity(self) -> bytes:
-        """The first secret."""
+        """A value that distinguishes this store from every other one: its first secret."""
         await self.secret()  # made, if there is none
         identity: bytes = (await self._read(lambda transaction: transaction.row("identity")))[0]
         return identity
@@ -126,10 +126,11 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Does nothing: a file has one writer at a time anyway."""
+        """Does nothing: a caller's transaction holds the write lock of the file, so a row for its queue blocks nobody
+        else."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert inside the caller's own transaction, on this thread, which owns the connection."""
+        """Insert inside the caller's own transaction. Runs on the calling thread, which owns the connection."""
         return insert_on(connection, self.path, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -143,23 +144,25 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Claim ready tasks."""
+        """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Read ready tasks in claim order without claiming them."""
+        """Ready tasks of a kind in claim order, without claiming them."""
         return await self._read(candidates.read_candidates, query)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """Count the tasks that precede this one."""
+        """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
+        neither `ready` nor `waiting`."""
         return await self._read(candidates.ahead, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The stored value of a key queue's rate."""
+        """The moment from which the next start of a key queue is within its rate, as stored. None if no value is
+        stored."""
         return await self._read(candidates.next_start, kind, limit_key)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
-        """Finish and claim with one commit."""
+        """`finish`, then `claim`, in one transaction."""
         return await self._transact(self._exchange, outcomes, request)
 
     @staticmethod
@@ -169,10 +172,10 @@ class SqliteStore(BaseStore):
         return await finish(session, outcomes), await claim.claim(session, request)
 
     async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
-        """Open a transaction for a task function. It holds the file's write lock until it ends.
+        """Open a transaction for a task function. It holds the write lock of the file until it ends.
 
-        In one process only one task function at a time has a transaction. Between two of them the writer thread commits
-        its waiting calls, lease renewals first, so that a series of such transactions does not block it.
+        In one process, only one task function at a time has a transaction. Between two such transactions the writer
+        thread commits its waiting calls, lease renewals first, so that a series of transactions does not block it.
         """
         await self._transaction_lock.acquire()
         lock = contextlib.ExitStack()  # released once, however often it is closed
@@ -196,11 +199,11 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Insert the row of a node."""
+        """Insert the row of a node, with a lease from now."""
         await self._write(nodes.register, node)
 
     async def keeper(self) -> WriterLeaseKeeper:
-        """Open a lease keeper, whose renewals go to the front of the writer's queue."""
+        """Open a lease keeper. Its renewals go to the front of the writer's queue."""
         if self._writer is None:
             raise NotConnected(f"the store {self.url} is not open")
         return WriterLeaseKeeper(self._writer)
@@ -210,7 +213,7 @@ class SqliteStore(BaseStore):
         await self._write(lambda transaction: transaction.run("unregister", node_id))
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes."""
+        """All registered nodes, including dead ones that are not reaped yet."""
         return await self._read(nodes.nodes)
 
     async def running_by_node(self) -> dict[str, int]:
@@ -220,13 +223,13 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ queries
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page, newest first."""
+        """One page of the matching tasks, newest id first."""
         return await self._read(queries.list_tasks, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Open a reader of final events."""
+        """Open a reader of final events with these states, after the cursor."""
 
         def read_page(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
             return self._read(final_events.read_page, position, states, kinds, limit)
@@ -241,11 +244,11 @@ class SqliteStore(BaseStore):
         return await self._read(queries.counts)
 
     async def queues(self) -> list[QueueRecord]:
-        """All queues with their counts."""
+        """All queues, by name, with their counts."""
         return await self._read(queries.queues)
 
     async def describe(self) -> dict[str, str]:
-        """Facts for people (`synergon doctor`)."""
+        """Facts about the store for people, as `synergon doctor` shows them."""
         return await self._read(self._facts)
 
     def _facts(self, transaction: Transaction) -> dict[str, str]:
@@ -262,7 +265,7 @@ class SqliteStore(BaseStore):
 
 
 class WriterLeaseKeeper:
-    """Renews leases at the front of the writer's queue."""
+    """Renews leases by the writer thread. Renewals go to the front of its queue."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -270,11 +273,11 @@ class WriterLeaseKeeper:
     async def renew(
         self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
     ) -> bool:
-        """Extend the lease of a node. False if it has no row."""
+        """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
         return await self._writer.do(
             lambda transaction: nodes.renew(transaction, node_id, lease, published, is_stopping=is_stopping),
             urgent=True,
         )
 
     async def close(self) -> None:
-        """Nothing to close: the writer thread belongs to the store."""
+        """Does nothing: the writer thread belongs to the store."""

@@ -1,4 +1,5 @@
-"""Live tasks and the history, in the SQLite store: the primitives of `stores.session.TaskRows` with its statements."""
+"""Live tasks and the history in the SQLite store: implements `stores.session.TaskRows` with the statements of
+`sql/task_rows.sql`, `sql/tasks.sql` and `sql/operations.sql`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class _OldTask(msgspec.Struct, frozen=True):
 
 
 class TaskRows:
-    """Implements `stores.session.TaskRows` for the SQLite store, which has one writer at a time."""
+    """Implements `stores.session.TaskRows` for the SQLite store. Needs no locks, because SQLite has one writer at a
+    time."""
 
     __slots__ = ("_transaction",)
 
@@ -51,7 +53,7 @@ class TaskRows:
         return {task.id: task for task in self._transaction.typed(FinalTask, "final_tasks", as_json(ids))}
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """The tasks with these ids, live or final, for people."""
+        """The tasks with these ids, live or final, as the records that users get."""
         wanted = as_json(ids)
         return {
             record.id: record
@@ -73,8 +75,9 @@ class TaskRows:
         results: Mapping[int, bytes | None] = NO_RESULTS,
         by_owner: bool = False,
     ) -> None:
-        """Move live tasks to the history, and update the numbers of final tasks. Two statements for all tasks, and one
-        for each queue and kind, because starting a statement costs more than its rows."""
+        """Move live tasks to the history with these results, and update the numbers of final tasks. `by_owner`: the
+        node that claimed the tasks ends them. Runs two statements for all tasks, and one for each queue and kind,
+        because starting a statement costs more than its rows."""
         transaction = self._transaction
         ended = [(task.id, _text(results.get(task.id))) for task in tasks]
         transaction.run("end", state.value, reason, by_owner, transaction.now, as_json(ended))
@@ -91,7 +94,10 @@ class TaskRows:
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled`, `waiting` or `ready`. Returns the new state."""
+        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
+        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
+        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
+        state."""
         now = self._transaction.now
         if delay is not None and delay > 0:
             state = State.SCHEDULED
@@ -137,7 +143,8 @@ class TaskRows:
         self._transaction.run("untally", 1, task.queue, task.kind, task.state.value)
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete the oldest tasks of the history that ended before the cutoff."""
+        """Delete at most `limit` tasks of the history that ended in this state more than `age` ago, oldest first, and
+        store for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
         transaction = self._transaction
         old = transaction.typed(_OldTask, "old_tasks", state.value, transaction.now - age, limit)
         for kind, moment in {task.kind: task.finished_at for task in old}.items():  # the last one of each kind
@@ -148,8 +155,8 @@ class TaskRows:
         return len(old)
 
     async def revive(self, task: FinalTask) -> State | None:
-        """Move a task of the history back to the live tasks. Returns its new state, or None if a live task holds its
-        key."""
+        """Move a task of the history back to the live tasks. Returns the new state; None if a live task holds the key
+        of the task."""
         revived = self._transaction.typed(ChangedTask, "revive", self._transaction.now, task.id)
         if not revived:
             return None
@@ -157,7 +164,8 @@ class TaskRows:
         return revived[0].state
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys, at the latest when the transaction ends."""
+        """Insert tasks without keys. The rows are written before the next statement, or at the end of the
+        transaction."""
         return [self._add(task) for task in tasks]
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
@@ -179,7 +187,7 @@ class TaskRows:
         return Insertion(task_id, True, state)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Write a new task into the row of a live task that does not run. Returns its state."""
+        """Write a new task into the row of a live task that does not run. Returns the new state."""
         now = self._transaction.now
         due = _due(task, now)
         state = _first_state(task, due, now)
@@ -197,12 +205,12 @@ class TaskRows:
         return state
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        """The live task that holds a key."""
+        """The live task of the kind that holds the key. None if there is none."""
         found = self._transaction.typed(KeyHolder, "key_holder", kind, key)
         return found[0] if found else None
 
     async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        """The live tasks that hold these keys."""
+        """The live tasks that hold these keys. A key that no live task holds is missing."""
         found = self._transaction.typed(KeyHolder, "key_holders", as_json(names))
         return {(holder.kind, holder.key): holder for holder in found}
 
@@ -214,12 +222,12 @@ class TaskRows:
         return changed[0] if changed else None
 
     async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        """Change the priority of a task that is live, not running and not a command."""
+        """Change the priority of a task that is live, not running and not a command. None for any other task."""
         changed = self._transaction.typed(ChangedTask, "set_priority", priority, task_id)
         return changed[0] if changed else None
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Expired tasks that are not ended yet, earliest expiry first."""
+        """Expired tasks that are not ended yet, earliest expiry first. The caller ends all of them."""
         return self._transaction.typed(LiveTask, "expired", self._transaction.now, limit)
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:

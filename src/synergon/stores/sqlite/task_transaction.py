@@ -1,7 +1,8 @@
-"""A transaction for a running task function: commits its writes, its children and the success of its task together.
+"""A transaction for a running task function. Commits the writes of the function, its children and the success of its
+task together.
 
-SQLite has one writer at a time, so all other writes, including the renewal of the node's lease, wait while it is open.
-That is why it is rolled back when it is held for longer than the time it was opened for.
+SQLite has one writer at a time, so all other writes, including the renewal of the node's lease, wait while the
+transaction is open. That is why it is rolled back after `hold_seconds`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from synergon.stores.sqlite.session import Session
 LOCK_WAIT_SECONDS: Final = 10.0
 
 INTERRUPT_SECONDS: Final = 0.1
-"""How long a rollback waits for a statement of the task function before it interrupts the statement."""
+"""How many seconds a rollback waits for a statement of the task function before it interrupts the statement."""
 
 _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
-"""Separate threads for ending transactions: all other threads may be waiting for one to end."""
+"""A thread of its own for ending transactions, because all threads of the default executor may be waiting for one to
+end."""
 
 
 class SqliteTaskTransaction:
-    """Opened when the task function asks for it, ended when the task function returns."""
+    """Opened by `ctx.transaction()`, and ended when the task function returns."""
 
     def __init__(
         self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
@@ -53,8 +55,8 @@ class SqliteTaskTransaction:
 
     @classmethod
     async def open(cls, path: Path, hold_seconds: float, on_end: Callable[[], None]) -> SqliteTaskTransaction:
-        """Wait for the write lock on a thread, without blocking the event loop. `on_end` may be called more than
-        once."""
+        """Begin a transaction. Waits for the write lock on a thread, so that the event loop is not blocked. `on_end`
+        may be called more than once."""
         loop = asyncio.get_running_loop()
         notify = partial(loop.call_soon_threadsafe, on_end)
         opening = loop.run_in_executor(None, cls._open, path, hold_seconds, notify)
@@ -84,7 +86,7 @@ class SqliteTaskTransaction:
         return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, fenced)
 
     async def rollback(self) -> None:
-        """Undo the writes of the task function."""
+        """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
         await asyncio.get_running_loop().run_in_executor(_endings, self._close)
 
     def _finish(self, fenced: FencedOutcome) -> Verdict:
@@ -128,8 +130,8 @@ class SqliteTaskTransaction:
         self._on_end()
 
     def _is_rolled_back(self) -> bool:
-        """Roll back, and prevent further writes of the task function. False if an interrupt has stopped the rollback,
-        too."""
+        """Roll back, and prevent further writes of the task function. False if the interrupt has stopped the rollback
+        as well, and it must be repeated."""
         # A running statement blocks the connection, so it is interrupted. Only if the rollback has to wait:
         # while a cursor is half read, an interrupt stops every other statement, the rollback among them.
         interrupt = threading.Timer(INTERRUPT_SECONDS, self._interrupt)

@@ -1,9 +1,9 @@
 """The two threads of a SQLite store: one writes, in group commits; one reads concurrently.
 
-The writer answers a caller after the commit with its work is on disk. Callers that wait at one time share a commit.
-Work that fails is rolled back alone: the other work of the group runs again without it and is committed. Every caller
-is answered, and no error ends the thread. Urgent work goes to the front of the queue. No call waits longer than
-`CALL_SECONDS` for a lock.
+The writer answers a call after the commit that contains its work is on disk. Calls that wait at one time share a
+commit. If the work of one call fails, only that work is rolled back: the other work of the group runs again without it
+and is committed. Every call is answered, and no error ends the thread. Urgent work goes to the front of the queue. No
+call waits longer than `CALL_SECONDS` for a lock.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Result = TypeVar("Result")
 Work = Callable[[Transaction], Result]
 
 CALL_SECONDS: Final = 30.0
-"""How long a call may wait for a lock that another process holds."""
+"""How many seconds a call may wait for a lock that another process holds."""
 
 BATCH: Final = 2000
-"""The maximum number of callers that share one commit."""
+"""The maximum number of calls that share one commit."""
 
 
 class _Job(Generic[Result]):
-    """The work of one caller, and the future on the caller's event loop that gets its result."""
+    """The work of one call, and the future on the caller's event loop that gets the result."""
 
     __slots__ = ("asked_at", "error", "future", "loop", "result", "work")
 
@@ -79,7 +79,7 @@ class DatabaseThread:
         self._thread.start()
 
     def do(self, work: Work[Result], *, urgent: bool = False) -> asyncio.Future[Result]:
-        """Run `work` on the thread. The future gets its result after the commit."""
+        """Run `work` on the thread. The future gets the result of `work`, after the commit if the thread writes."""
         if self._is_closing:
             raise NotConnected(f"the store {self._path} is closed")
         if os.getpid() != self._pid:  # after a fork the thread exists only in the parent
@@ -208,10 +208,10 @@ class Writer(DatabaseThread):
         self.connection.execute("COMMIT")
 
     def _begin(self) -> None:
-        """Take the file's write lock, or raise after `LOCK_WAIT_SECONDS`.
+        """Take the write lock of the file. Raises SQLite's error if another process holds it for `LOCK_WAIT_SECONDS`.
 
-        SQLite's own waits soon grow to 100 ms. In that time other busy processes take the lock many times, and this one
-        hardly ever gets it. The waits here start short and grow with the time already waited.
+        SQLite's own pauses between attempts grow to 100 ms. In that time other busy processes take the lock many times,
+        and this one hardly ever gets it. The pauses here start shorter, and grow with the time already waited.
         """
         try:
             self.connection.execute("BEGIN IMMEDIATE")
@@ -228,7 +228,8 @@ class Writer(DatabaseThread):
                 self._fail([job], error)
 
     def _fail_or_requeue(self, jobs: list[_Job[Any]], error: Exception) -> None:
-        """Fail the jobs that have waited too long for the lock, and put the others back at the front of the queue."""
+        """Put jobs that failed for lack of a lock back at the front of the queue. Fail those that have waited too long,
+        and all jobs after another error."""
         is_lock = primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
         failed = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]

@@ -1,4 +1,4 @@
-"""One transaction of the SQLite store: runs statements, assigns ids, and has one moment of the clock."""
+"""One transaction of the SQLite store. Runs statements, assigns ids, and has one moment of the clock."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from synergon.stores.typed_rows import Row, row_reader
 SQL = statements("sqlite")
 
 ROWS_PER_STATEMENT: Final = (32, 8, 2, 1)
-"""A few fixed sizes: starting a statement costs more than a row, and only known statements need no parsing."""
+"""How many rows one insert statement may have. Starting a statement costs more than a row, and a few fixed sizes need
+parsing only once."""
 
 OVER: Final = -1
-"""The remaining time of a lease that has ended."""
+"""The remaining microseconds of a lease that has ended."""
 
 
 def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """How many columns are a row's own, and the statements for numbers of rows that have the other columns in common,
-    which are handed over once: most of what an insert costs is to hand over its values. For a single row the plain form
-    is the fastest."""
+    """The number of columns in which the rows differ, and for each number of rows the statement that inserts them. The
+    values of the other columns are passed once for all rows, because passing values is most of the cost of an insert.
+    For a single row, plain VALUES are the fastest."""
     insert = SQL[f"insert_{form.name.lower()}"]
     before, _, behind = insert.partition("\n    id, run_at")
     own_columns = 2 + behind.count(",")
@@ -47,10 +48,10 @@ _readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {
 
 
 class Transaction:
-    """A transaction as the rules and queries use it. Its clock does not advance, and ids ascend.
+    """A transaction as the rules and queries use it. Its clock does not advance, and its ids ascend.
 
-    New tasks are buffered until another statement runs or the transaction ends, so that callers who share a commit
-    share statements, too.
+    New tasks are buffered until another statement runs or the transaction ends, so that calls that share a commit share
+    statements, too.
     """
 
     __slots__ = (
@@ -75,14 +76,15 @@ class Transaction:
         self._steady = 0
         self._last_id = 0
         self._new_tasks: dict[tuple[Any, ...], list[Any]] = {}
-        """The form of the insert and what tasks have in common, and the rest of each, one after the other."""
+        """The buffered tasks. The key is the form of the insert and the shared values; the list has the other values of
+        each task, one task after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
         self.touched = Touched()
 
     @property
     def now(self) -> int:
-        """The store's clock, read once for the transaction."""
+        """The store's clock, read once per transaction."""
         if self._now is None:
             self._steady = steady_now()
             self._now, self._last_id = self._cursor.execute(SQL["now"], (BOOT_ID, self._steady)).fetchone()
@@ -90,24 +92,25 @@ class Transaction:
 
     @property
     def changes(self) -> int:
-        """A number that grows with every changed row."""
+        """A number that grows with every changed row and every buffered task."""
         return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
-        """A new id, greater than all before."""
+        """A new id, greater than all earlier ones."""
         if self._now is None:
             _ = self.now
         self._last_id += 1
         return self._last_id
 
     def add_task(self, form: Form, shared: tuple[Any, ...], own: tuple[Any, ...], queue: str) -> None:
-        """Insert a task, at the latest when the transaction ends."""
+        """Buffer a new task. Its row is written before the next statement, or at the end of the transaction."""
         self._new_tasks.setdefault((form, *shared), []).extend(own)
         self._new_queues.add(queue)
         self._pending += 1
 
     def flush(self) -> None:
-        """Write the buffered tasks, and the clock and the last id if anything was written. Called before the commit."""
+        """Write the buffered tasks. If anything was written, also write the clock and the last id. Called before the
+        commit."""
         self._insert_tasks()
         if self._now is not None and self._connection.total_changes != self._changes:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
@@ -135,11 +138,11 @@ class Transaction:
         return self.select(SQL[name], parameters or named)
 
     def typed(self, row_type: type[Row], name: str, /, *parameters: Any, **named: Any) -> list[Row]:
-        """All rows of the named statement as structs, whose fields are its columns."""
+        """All rows of the named statement as structs, whose fields are the columns of the statement."""
         return self.typed_select(row_type, SQL[name], parameters or named)
 
     def typed_select(self, row_type: type[Row], sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        """`typed` for a statement that was composed of checked parts."""
+        """`typed` for the text of a statement that was composed of checked parts."""
         cursor = self._execute(sql, parameters)
         read = _readers.get((row_type, sql))
         if read is None:
@@ -148,7 +151,7 @@ class Transaction:
         return [read(row) for row in cursor]
 
     def ids(self, name: str, /, *parameters: Any, **named: Any) -> list[int]:
-        """The ids in the only column of the named statement."""
+        """The values of the only column of the named statement."""
         return [task_id for (task_id,) in self.select(SQL[name], parameters or named)]
 
     def row(self, name: str, /, *parameters: Any, **named: Any) -> Any:
@@ -171,7 +174,7 @@ class Transaction:
         return {name_: row[0] for name_, row in found.items() if row is not None}
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
-        """All rows of a statement that was composed of checked parts."""
+        """All rows of the text of a statement that was composed of checked parts."""
         return self._execute(sql, parameters).fetchall()
 
     def _execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> sqlite3.Cursor:
@@ -186,12 +189,12 @@ def steady_now() -> int:
 
 
 def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
-    """Microseconds until a lease is over; not positive: it is."""
+    """Microseconds until a lease ends. Zero or negative if it has ended."""
     left = leased_until - steady_now()
     # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
     return left if boot_id == BOOT_ID and left <= lease else OVER
 
 
 def as_json(values: Iterable[Any]) -> str:
-    """A list as JSON, for `json_each`."""
+    """The values as a JSON list, for `json_each`."""
     return msgspec.json.encode(list(values)).decode()

@@ -1,9 +1,9 @@
-"""The fast path of the claim for databases that cannot skip locked rows: read candidates, take those that are still
-ready, and repeat for those that other claims have taken.
+"""The fast path of the claim for databases that cannot skip locked rows: read candidates, claim those that are still
+ready, and repeat if other claims have taken some.
 
-The statement that takes tasks guards their state. Two claims may read the same tasks; the later one gets fewer of them
-and reads again, so that a node does not stay idle beside ready tasks. The number of repetitions is bounded; after that
-a sweep or a hint continues. Rows that another transaction holds for long are found by bisection, and skipped.
+The statement that claims tasks guards their state. Two claims may read one task; the later one does not get it and
+reads again, so that a node does not stay idle while tasks are ready. The number of repetitions is bounded; after that,
+tasks wait for the next sweep or hint. Rows that another transaction holds for long are found by bisection, and skipped.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from synergon.stores.postgres.session import Session
 
 MAX_ROUNDS: Final = 8
 ROUNDS_BEFORE_BISECTION: Final = 3
-"""How often a claim just repeats before it bisects: most locks are those of other claims, and end soon."""
+"""How often a claim is repeated before it bisects: most locks belong to other claims, which take milliseconds."""
 PAUSE_SECONDS: Final = 0.01
 MOST_REJECTIONS: Final = 64
-"""How many statements of one claim may fail on locked rows before it stops bisecting."""
+"""How many statements of one claim may fail on locked rows before the claim stops bisecting."""
 
 
 async def claim_optimistically(run: Run, request: ClaimRequest) -> FastClaim:
-    """Claim the first ready tasks in order, as many as the request has slots for and other claims have not taken."""
+    """Claim the first ready tasks in claim order that other claims have not taken, at most as many as the request
+    allows."""
     contest = _OptimisticClaim(run, request)
     try:
         for number in range(MAX_ROUNDS):
@@ -60,7 +61,8 @@ class _OptimisticClaim:
         self._rejections = 0
 
     async def took_all_candidates(self, *, halves: bool) -> bool:
-        """Read candidates and take them, once. False if other claims took some, so that more may be ready."""
+        """Read candidates and claim them, once. False if other claims took some of them, so that more tasks may be
+        ready."""
         rows = await self._run(_read_candidates, self._remaining_request(), sorted(self._held))
         self.is_open, self.with_requirements = rows[0]["is_open"], frozenset(rows[0]["with_requirements"])
         ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
@@ -72,7 +74,7 @@ class _OptimisticClaim:
         return len(self.taken) - before == len(ids)
 
     def _remaining_request(self) -> ClaimRequest:
-        """The request without the tasks that are already taken."""
+        """The request, reduced by the tasks that are claimed already."""
         by_kind = Counter(row["kind"] for row in self.taken)
         kind_requests = tuple(
             replace(kind_request, count=kind_request.count - by_kind[kind_request.kind])

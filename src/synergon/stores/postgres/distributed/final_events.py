@@ -1,8 +1,8 @@
-"""Reads final events by their time, for databases that cannot tell which transactions are under way.
+"""Reads final events by their time, for databases that do not report which transactions are under way.
 
-A transaction may commit after others that wrote later moments. So each read looks again at the last stretch of time,
-which is longer than any transaction of a store, and returns events that have appeared there since; it remembers which
-ones it has returned. A reader that resumes from a cursor starts that stretch earlier and gets its events again:
+A transaction may commit after others that wrote later moments. So each read also looks back over a stretch of time that
+is longer than any transaction of a store, and returns events that have appeared there since; it remembers which ones it
+has returned. A reader that resumes from a cursor starts earlier by that stretch and returns its events again: then
 delivery is at least once, not exactly once.
 """
 
@@ -22,18 +22,19 @@ from synergon.stores.postgres.final_events import Run, event_of, pruned
 from synergon.stores.postgres.session import Session
 
 MARGIN_SECONDS: Final = 60.0
-"""How much longer the stretch is than the longest transaction, because clocks differ and reads are apart."""
+"""How much longer the stretch is than the longest transaction, to allow for differences between clocks and for the time
+between reads."""
 SHORT_SECONDS: Final = 2.0
-"""How far back every read goes: the difference that the clocks of several machines may have."""
+"""How far back every read looks: the largest expected difference between the clocks of several machines."""
 FULL_READ_SECONDS: Final = 15.0
-"""How often the whole stretch is read."""
+"""The interval at which the whole stretch is read."""
 
 _CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
 _LAST_MOMENT: Final = from_datetime(datetime.max.replace(tzinfo=EPOCH.tzinfo))
 
 
 class ClockFinalEvents:
-    """Returns each event once, if no commit takes longer than a call may. Late events are out of order."""
+    """Returns each event once, unless a commit takes longer than a call may. Late events are out of order."""
 
     def __init__(
         self, run: Run, states: Collection[State], kinds: Collection[str] | None, stretch_seconds: float
@@ -52,7 +53,7 @@ class ClockFinalEvents:
     async def open(
         cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, call_seconds: float
     ) -> ClockFinalEvents:
-        """Open a reader after a cursor, less the stretch of time in which more events may appear."""
+        """Open a reader that starts at the cursor less the stretch, because more events may have appeared there."""
         reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
         if after == NOW:
             now = await run(_now)
@@ -69,7 +70,7 @@ class ClockFinalEvents:
         return reading
 
     async def read(self, limit: int) -> list[Event]:
-        """Read the next events."""
+        """Read the next events. Raises EventsLost if an unread event was pruned."""
         gone, rows = await self._run(_page, self._states, self._kinds, *self._position, limit)
         self._floor.check(gone, from_datetime(self._position[0]))
         late = await self._late(limit) if len(rows) < limit else []
@@ -81,8 +82,8 @@ class ClockFinalEvents:
         return [event_of(row, self._cursor(row)) for row in late + new]
 
     async def _late(self, limit: int) -> list[Any]:
-        """Events that have appeared in the stretch that was read before. Those beyond the limit are found by the next
-        read."""
+        """Events that have appeared in the part of the history that was read before, at most `limit`. The next read
+        finds the others."""
         is_long = time.monotonic() - self._full_read_at > FULL_READ_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
         since, until = max(self._position[0], EPOCH + back) - back, self._position[0]

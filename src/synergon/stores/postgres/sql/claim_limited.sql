@@ -1,6 +1,6 @@
 -- name: ready_groups
--- Whether the node is cordoned (NULL: it has no lease), and the ready groups of these kinds, by a loose index scan over
--- requirements. Commands come from every queue. Locks nothing.
+-- Whether the node is cordoned (NULL if it has no live lease), and the ready groups of these kinds, found by a loose
+-- index scan over requirements. Commands come from every queue. Locks nothing.
 WITH RECURSIVE ready_group (kind, queue, requirements) AS (
     SELECT asked.kind, queue.name, (
         SELECT requirements FROM {schema}.task
@@ -25,8 +25,8 @@ LEFT JOIN (
 LEFT JOIN (SELECT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: first_ready
--- The first tasks of ready groups, in queues that are not paused. Locks nothing. $6: how long a task must have been due
--- before capacity is reserved for it; $7: the node. If $9 is set, also the permits of running tasks.
+-- The first tasks of these ready groups, in queues that are not paused. Locks nothing. $6: how long a task must have
+-- been due before capacity is reserved for it; $7: the node. If $9 is true, also the permits of running tasks.
 WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.queue, asked.requirements, asked.count
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
@@ -57,7 +57,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN serve
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: ready_among
--- The ready tasks of a list, in queues that are not paused. Locks nothing.
+-- The tasks of a list that are ready, in queues that are not paused. Locks nothing.
 SELECT id, priority, kind, queue, requirements, target, server, attempts,
     coalesce(run_at + $4::bigint * interval '1 microsecond' <= now(), false)
         AND (
@@ -112,9 +112,9 @@ FROM unnest($1::text[], $2::text[]) AS asked (kind, provider) CROSS JOIN LATERAL
 SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 AND leased_until > now()
 
 -- name: take
--- Checks again what an earlier statement has read. Skips rows that are locked, and those whose requirements have changed.
--- The ids are sorted, and each row finds its permits by binary search in the array. The planner, which does not know the
--- length of the arrays, would join them with a nested loop instead.
+-- Checks again what an earlier statement has read. Skips locked rows, and those whose requirements have changed. The
+-- ids are sorted, and each row finds its permits by binary search in the array: a join with the arrays would become a
+-- nested loop, because the planner does not know their length.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
@@ -136,7 +136,8 @@ RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
 -- name: reserve
--- Not if another live node has reserved capacity for the task, or its requirements ($4) or queue ($5) have changed.
+-- Changes nothing if another live node has reserved capacity for the task, or if the requirements ($4) or the queue
+-- ($5) of the task have changed.
 UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -161,7 +162,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: requirement_texts
--- The requirements of the ready tasks of a kind, in queues that are not paused.
+-- The distinct requirements of the ready tasks of a kind, in queues that are not paused.
 WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
@@ -180,8 +181,9 @@ WITH RECURSIVE ready_group (queue, requirements) AS (
 SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: first_in_ready_groups
--- The first ready tasks of a kind and some requirements behind the one with priority $4 and id $5, in open queues. Two
--- selects, because the index is in descending order of priority and in ascending order of id.
+-- The first ready tasks of a kind with some requirements that come after priority $4 and id $5 in claim order, in
+-- queues that are not paused. Two selects, because the index is in descending order of priority and in ascending order
+-- of id.
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task
 WHERE id = ANY (ARRAY(
@@ -212,7 +214,8 @@ SELECT kind, state, priority, limit_key, after_group FROM {schema}.task
 WHERE id = $1 AND state || '' IN ('ready', 'waiting')
 
 -- name: ahead_ready
--- How many ready tasks of a kind precede a position: reads the first tasks of every ready group and counts the earlier.
+-- How many ready tasks of a kind precede a position: reads the first tasks of every ready group, and counts those
+-- before the position.
 WITH RECURSIVE ready_group (queue, requirements) AS (
     SELECT queue.name, (
         SELECT requirements FROM {schema}.task
@@ -253,7 +256,7 @@ SELECT count(*) FROM (
 ) AS before
 
 -- name: ahead_after_groups
--- Among tasks that wait for a group. No index has them in order; only people ask for this.
+-- How many of the tasks that wait for a group precede a position. No index has them in order; this is rarely called.
 SELECT count(*) FROM (
     SELECT 1 FROM {schema}.task
     WHERE after_group IS NOT NULL AND kind = $1 AND limit_key IS NOT DISTINCT FROM $2

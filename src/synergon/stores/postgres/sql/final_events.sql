@@ -2,9 +2,10 @@
 SELECT pg_current_snapshot()::text
 
 -- name: endings
--- $1: transactions that were under way in the last snapshot; $2, $3: after this position; $4, $5: up to a later snapshot,
--- without the transactions that were under way then. Successes have no reason, and an index of their own. The caller
--- filters by state: to find a rare state here would mean to scan all other rows in one statement.
+-- $1: the transactions that were under way in the last snapshot; $2 and $3: the position to read from; $4 and $5: the
+-- later snapshot to read up to, and the transactions that were under way in it. Successes have no reason, and an index
+-- of their own. The caller filters by state: to find a rare state here, one statement would have to scan all other
+-- rows.
 SELECT * FROM (
     (
         SELECT {event}, ended_in::text::bigint AS number

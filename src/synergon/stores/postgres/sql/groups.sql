@@ -44,7 +44,7 @@ SELECT group_id, state, count(*) FROM {schema}.history WHERE group_id = ANY ($1)
 SELECT id FROM {schema}.task WHERE group_id = $1 ORDER BY id
 
 -- name: prune_groups
--- Groups that have ended and have no task left.
+-- Deletes groups that have ended and have no task, live or final. The task that follows a group counts, too.
 DELETE FROM {schema}.task_group WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.task_group AS ended
     WHERE ended_at IS NOT NULL AND ended_at < now() - $1::bigint * interval '1 microsecond'

@@ -1,21 +1,23 @@
 -- name: lock_limits
--- A transaction that has waited here counts with later statements, and so sees what the previous holder wrote.
+-- A transaction that has waited for these locks counts tasks in later statements, and so sees what the previous holder
+-- wrote.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE
 
 -- name: lock_key_queues
--- All limits of key queues.
+-- Locks the limits of all key queues.
 SELECT name, value, every, burst FROM {schema}.task_limit WHERE name >= 'key:' AND name < 'key;' ORDER BY name FOR UPDATE
 
 -- name: find_no_limit
--- A shared lock: other transactions may find no limit too, but none may create one.
+-- A shared lock: other transactions may also find that a limit is missing, but none may create a limit.
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR KEY SHARE
 
 -- name: make_limit
 SELECT name FROM {schema}.lock_row WHERE name = 'key_queues' FOR UPDATE
 
 -- name: key_queue_counts
--- Here and below the states are in a table: with constants the planner may scan the index of all ready or running tasks
--- if its statistics say that there are few. Positions are JSON, because not every database has arrays of arrays.
+-- Here and below, the names of states are read from a table. With constants, the planner may scan the index of all
+-- ready or running tasks if its statistics say that there are few. Positions are JSON, because not every database has
+-- arrays of arrays.
 WITH paused AS MATERIALIZED (
     SELECT name FROM {schema}.queue WHERE paused_at IS NOT NULL
 ),
@@ -82,7 +84,7 @@ WHERE task.id <> ALL (ARRAY(
 ))
 
 -- name: demote
--- A task whose row is locked is being claimed, and stays ready.
+-- A task whose row is locked is being claimed, and is not changed.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE SKIP LOCKED
@@ -113,7 +115,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: key_queues_of_kind
--- A loose index scan: jumps from one key queue to the next.
+-- A loose index scan, which jumps from one key queue to the next.
 WITH RECURSIVE key_queue (limit_key) AS (
     (
         SELECT limit_key FROM {schema}.task
@@ -139,8 +141,8 @@ SELECT DISTINCT kind, limit_key FROM {schema}.task
 WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('ready', 'waiting') AND queue = $1
 
 -- name: key_queue_rates
--- All by the current time. Only the index of due moments has `state || ''`, here and below: with another index the
--- planner would scan the due tasks of all key queues if its statistics are outdated.
+-- Uses the current time, not that of the transaction. `state || ''`, here and below, matches only the index of due
+-- moments: with another index, and outdated statistics, the planner would scan the due tasks of all key queues.
 SELECT
     key_queue.kind, key_queue.limit_key, statement_timestamp() AS now, rate.next_at,
     coalesce(first.run_at <= statement_timestamp(), false) AS is_due, following.run_at AS next_scheduled
@@ -162,7 +164,7 @@ LEFT JOIN LATERAL (
 SELECT next_at FROM {schema}.rate WHERE kind = $1 AND limit_key = $2
 
 -- name: queue_due
--- A task whose row is locked is moved by the transaction that holds it.
+-- A task whose row is locked is skipped: the transaction that holds the lock moves it.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -184,7 +186,7 @@ WHERE task.id = postponed.id AND task.id = ANY ($1) AND state || '' = 'waiting'
 RETURNING task.id, kind, state, limit_key, group_id
 
 -- name: schedule_first_waiting
--- The first waiting task of a key queue is due at once, and the key queue is balanced then.
+-- Makes the first waiting task of a key queue `scheduled`, due at once. The next `wake` then balances the key queue.
 UPDATE {schema}.task SET state = 'scheduled', run_at = statement_timestamp()
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -194,7 +196,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 ))
 
 -- name: prune_rates
--- The condition is repeated, because a task may have started since the search.
+-- The outer statement repeats the condition, because a task may have started after the inner one read the row.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1 FOR UPDATE SKIP LOCKED

@@ -2,7 +2,7 @@
 SELECT name, declared FROM {schema}.task_limit WHERE name = ANY ($1)
 
 -- name: declare_limit
--- Of two transactions that declare this at once, one changes it.
+-- If two transactions store one declaration at once, only the first changes the row.
 INSERT INTO {schema}.task_limit (name, declared, value, every, burst) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE
 SET declared = excluded.declared, value = excluded.value, every = excluded.every, burst = excluded.burst

@@ -25,14 +25,14 @@ FROM {schema}.node ORDER BY registered_at, id
 SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
 -- name: has_dead_nodes
--- Whether there is a dead node, or a running task without a node.
+-- Whether there is a dead node, or a running task whose node has no row.
 SELECT EXISTS (SELECT 1 FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1)) OR EXISTS (
     SELECT 1 FROM {schema}.task
     WHERE state = 'running' AND NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
 )
 
 -- name: dead_lock_targets
--- The key queues and groups of tasks of dead nodes, which the caller locks next.
+-- The key queues and groups of tasks of dead nodes. The caller locks them next.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task
 WHERE state = 'running' AND (
     node_id IN (SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1))
@@ -41,7 +41,7 @@ WHERE state = 'running' AND (
 ORDER BY id LIMIT $2
 
 -- name: lock_dead
--- Locked, so that none of them renews its lease before its tasks are taken.
+-- Locks the rows, so that no dead node renews its lease before its tasks are taken.
 SELECT id, is_stopping FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: delete_idle_nodes

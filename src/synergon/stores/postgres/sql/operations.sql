@@ -1,12 +1,12 @@
 -- name: lock_targets
--- The key queues and groups of these tasks, live or final, which the caller locks next.
+-- The key queues and groups of these tasks, live or final. The caller locks them next.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY ($1)
 UNION
 SELECT kind, limit_key, group_id, NULL FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: prune
--- A history that was restored from another server may have numbers above this server's transaction count. They say
--- nothing about later transactions, so they are reported as 0.
+-- If the history was restored from another server, its transaction numbers may exceed this server's count. Such a
+-- number is not comparable with later transactions, and is returned as 0.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE state = $1 AND state <> 'succeeded' AND finished_at < now() - $2::bigint * interval '1 microsecond'
@@ -17,10 +17,11 @@ RETURNING queue, kind, CASE
 END AS ended_no
 
 -- name: prune_succeeded
--- Reads tasks in the order of the transactions that ended them, which is nearly the order of their ages. A task of a
--- long transaction is younger than its number suggests, so more rows are read than are deleted: otherwise a few such
--- tasks would block all others. Tasks with an end in the future (the clock was set back) are skipped. Numbers above this
--- server's transaction count are read too, because a history that was restored on another server has them.
+-- Reads tasks in the order of the transactions that ended them, which is nearly the order of their ages. A task that a
+-- long transaction ended is younger than its number suggests. So four times as many rows are read as are deleted:
+-- otherwise a few such tasks would block all others. Tasks with an end in the future (the clock was set back) are
+-- skipped. The second part reads numbers above this server's transaction count: a history that was restored from
+-- another server has them.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
@@ -52,11 +53,11 @@ UPDATE {schema}.queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT 
 SELECT name, paused_at FROM {schema}.queue ORDER BY name
 
 -- name: allow_reading_all
--- Counting reads all rows, and a sequential scan is the cheapest way.
+-- Allows sequential scans for a count: it reads all rows, and a sequential scan is the cheapest way.
 SET LOCAL enable_seqscan = on
 
 -- name: plan_by_value
--- Filters differ from call to call, and the right plan depends on them.
+-- Lets the planner use the parameters: filters differ from call to call, and the best plan depends on them.
 SET LOCAL plan_cache_mode = auto
 
 -- name: counts
@@ -65,11 +66,11 @@ UNION ALL
 SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue, kind, state HAVING sum(count) <> 0
 
 -- name: live_records
--- Followed by conditions.
+-- The code appends the conditions.
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by FROM {schema}.task
 
 -- name: final_records
--- Followed by conditions.
+-- The code appends the conditions.
 SELECT {final_record} FROM {schema}.history
 
 -- name: get_live

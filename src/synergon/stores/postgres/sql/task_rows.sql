@@ -30,7 +30,7 @@ SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::tex
 ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
 
 -- name: release
--- The task no longer holds permits; its server remains as the last one.
+-- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
 UPDATE {schema}.task
 SET state = CASE
         WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'

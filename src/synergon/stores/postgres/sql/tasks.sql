@@ -2,7 +2,8 @@
 SELECT pg_catalog.now()
 
 -- name: begin_task_transaction
--- The path is the role's: the transaction is for the task function. So is that of `now` and `fix_path`.
+-- Names are qualified, because the search_path is the role's: the transaction is for the task function. So they are in
+-- `now` and `fix_path`.
 SELECT pg_catalog.now(),
     pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on' AS is_read_only
 FROM pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
@@ -23,7 +24,7 @@ SELECT value FROM {schema}.meta WHERE name IN ('first_secret', 'secret') ORDER B
 SELECT current_database(), to_regclass($1) IS NOT NULL
 
 -- name: fix_path
--- The path as it was, and from now on, for this transaction, the one that our statements are written for.
+-- Returns the present search_path, and sets synergon's for this transaction.
 WITH found AS MATERIALIZED (
     SELECT pg_catalog.current_setting('search_path') AS path
 )
@@ -48,8 +49,8 @@ RELEASE SAVEPOINT synergon_call
 SELECT pg_notify($1, $2)
 
 -- name: insert_plain
--- `{new}` is written for each call by `stores.columns.source`. Ids are given in the order of the tasks. The moment is the
--- statement's: the transaction may be a caller's own, and may have begun long ago.
+-- `{new}` is written for each call by `stores.columns.source`. Ids are assigned in the order of the tasks. The time is
+-- that of the statement, because the transaction may be a caller's own, and may have begun long ago.
 INSERT INTO {schema}.task ({plain}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
     {plain}, CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, due, clock.now,
@@ -64,14 +65,16 @@ ORDER BY position
 RETURNING id, state
 
 -- name: insert_bare
--- The same for a single task that is due now and has no options: what it has not got costs time, too.
+-- A shorter statement than `insert_plain`, for a single task that is due now and has no options: each unneeded column
+-- costs time.
 INSERT INTO {schema}.task ({bare}, state, run_at, enqueued_at)
 VALUES ({bare.values from $1}, 'ready', statement_timestamp(), statement_timestamp())
 RETURNING id
 
 -- name: insert_bound
--- The same for tasks that stand in a line ($1: where they begin there), belong to a group, wait for one, or are for a
--- certain server, or have a key. One whose key a live task holds is not inserted.
+-- A longer statement than `insert_plain`, for tasks that have a limit key ($1 is the first state of such a task),
+-- belong to a group, wait for a group, are for a certain server, or have a key. A task whose key a live task holds is
+-- not inserted.
 INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
     {bound},
@@ -99,7 +102,7 @@ INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT
 SELECT name FROM {schema}.lock_row WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
--- $6: it waits for a group; $7: its state if it does not, and is due.
+-- $6: whether the new task waits for a group. $7: its state if it waits for none and is due.
 UPDATE {schema}.task
 SET {replaced.assigned from $8}, enqueued_at = clock.now, run_at = clock.due,
     state = CASE WHEN $6 THEN 'waiting' WHEN clock.due > clock.now THEN 'scheduled' ELSE $7 END,
@@ -114,12 +117,12 @@ WHERE id = $1 AND state <> 'running'
 RETURNING state
 
 -- name: claim
--- One index probe per kind and queue that is not paused, and one more for ready tasks with requirements of their own: if
--- there are any, nothing is taken, and their kinds are returned. Tasks that were not requested are never read. The
--- condition on the state in the UPDATE is the guard; SKIP LOCKED only keeps claims from waiting for each other. A
--- statement may see a task that was stored after the statement's time, so the start is never before the creation.
--- Here and below, where rows are named by id, `state || ''` keeps the planner from scanning a partial index of all rows
--- in that state when its statistics say that there are few.
+-- Makes one index probe for each kind and each queue that is not paused, and another one for ready tasks with
+-- requirements of their own. If there are such tasks, nothing is claimed, and their kinds are returned. Tasks that were
+-- not requested are never read. The condition on the state in the UPDATE is the guard; SKIP LOCKED only keeps claims
+-- from waiting for each other. A statement may see a task that was stored after the statement's time, so `started_at`
+-- is never before `enqueued_at`. Here and below, where rows are named by id, `state || ''` keeps the planner from
+-- scanning a partial index of all rows in that state when its statistics say that there are few.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
@@ -169,9 +172,9 @@ SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM with_requi
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: claim_kind
--- `claim` for tasks of one kind, as a node requests them after a hint. The cost is per plan node, and this has half as
--- many. Returns nothing if the lease has ended, the node is cordoned, or ready tasks have requirements of their own;
--- `claim` tells which.
+-- `claim` for tasks of one kind, as a node requests them after a hint. The cost is per plan node, and this plan has
+-- half as many nodes. Returns nothing if the lease has ended, the node is cordoned, or ready tasks have requirements of
+-- their own; `claim` reports which.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
@@ -204,9 +207,9 @@ RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS
         AS protected_for, priority
 
 -- name: claim_more
--- `claim` where more tasks are ready than requested, and each kind may supply all of them: without a CTE and without
+-- `claim` for when more tasks are ready than requested, and each kind may supply all of them. Without a CTE and without
 -- counting, which saves a seventh of the time. Returns nothing if the lease has ended, the node is cordoned, or ready
--- tasks have requirements of their own; `claim` tells which.
+-- tasks have requirements of their own; `claim` reports which.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
@@ -244,9 +247,9 @@ RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: succeed
--- Applies plain successes: tasks that run under these claims, without a cancel request, group or key queue, on a healthy
--- server. The ids are sorted, and the index is read in that order, so rows are locked by ascending id; so are the rows of
--- the counts. $2 and $3: one claim number and one result for each task, or one for all.
+-- Applies plain successes: tasks that run under these claims, without a cancel request, group or key queue, on a
+-- healthy server or none. The ids are sorted, and the index is read in that order, so rows are locked by ascending id.
+-- The rows of `tally` are locked in order, too. $2 and $3: claim numbers and results, one for each task or one for all.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'
@@ -278,7 +281,7 @@ SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
 
 -- name: due_lock_targets
--- The key queues and groups of tasks that are due or have expired, which the caller locks next.
+-- The key queues and groups of tasks that are due or have expired. The caller locks them next.
 SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task
     WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1

@@ -3,12 +3,13 @@ CREATE TABLE synergon_task (
     id               INTEGER PRIMARY KEY,
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
-    -- Without IN: SQLite builds a temporary table for such a list in every statement that writes a row.
+    -- The check does not use IN: SQLite would build a temporary table for the list in every statement that writes a
+    -- row.
     state            TEXT    NOT NULL
         CHECK (state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'waiting'),
     priority         INTEGER NOT NULL,
     run_at           INTEGER NOT NULL,
-    limit_key        TEXT,    -- its key queue
+    limit_key        TEXT,    -- the key of its key queue
     group_id         INTEGER, -- the group that it belongs to
     after_group      INTEGER, -- the group whose end it waits for
     is_command       INTEGER NOT NULL DEFAULT 0 CHECK (is_command IN (0, 1)),
@@ -33,14 +34,14 @@ CREATE TABLE synergon_task (
     overrides        BLOB,
     tags             TEXT,
     meta             BLOB,
-    title            TEXT,    -- what it is about, for people
+    title            TEXT,    -- a short text for people
     progress         BLOB,
     errors           BLOB,
-    origin           TEXT, -- the engine that gets its result
-    requirements           TEXT    NOT NULL DEFAULT '', -- empty: those of its kind, on the node that claims it
+    origin           TEXT, -- the engine that waits for its result
+    requirements           TEXT    NOT NULL DEFAULT '', -- empty: those that the claiming node has for its kind
     reserved_by          TEXT,    -- the node that reserves capacity for it
     reserved_until       INTEGER,
-    protected_until     INTEGER, -- no preemption before this moment
+    protected_until     INTEGER, -- not preempted before this moment
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK ((reserved_by IS NULL) = (reserved_until IS NULL)),
     CHECK (reserved_by IS NULL OR state = 'ready'),
@@ -55,13 +56,14 @@ CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE stat
 CREATE INDEX synergon_task_running ON synergon_task (node_id) WHERE state = 'running';
 CREATE INDEX synergon_task_expiry ON synergon_task (expires_at) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX synergon_task_key ON synergon_task (kind, key) WHERE key IS NOT NULL;
--- Key queues, with all columns that balancing them needs, so that no rows are read; and the moments at which a task of one
--- becomes due. The state precedes the key, so that the few ready or running tasks share pages.
+-- The first index contains all columns that balancing key queues needs, so that no rows are read. Its column `state`
+-- precedes the key, so that the few ready or running tasks share pages. The second finds when the next task of a key
+-- queue becomes due.
 CREATE INDEX synergon_task_key_queue ON synergon_task (kind, state, limit_key, priority DESC, id, queue, after_group)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX synergon_task_deferred ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';
--- The permits of running tasks, read without their rows; no two tasks have one slot of a server.
+-- The permits of running tasks, with all columns that are read. No two tasks have the same slot of a server.
 CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX synergon_task_server_slot ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
@@ -111,7 +113,7 @@ CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
 
--- The numbers of final tasks, updated in the transaction that ends or deletes them, so that counting is cheap.
+-- The numbers of final tasks. The transaction that ends or deletes tasks updates them, so counting is cheap.
 CREATE TABLE synergon_tally (
     queue TEXT    NOT NULL,
     kind  TEXT    NOT NULL,
@@ -125,7 +127,7 @@ CREATE TABLE synergon_queue (
     paused_at INTEGER
 ) WITHOUT ROWID;
 
--- Limits, with their last declaration as JSON: a declaration that equals it changes nothing.
+-- Limits. `declared` is the last declaration as JSON; declaring the same again changes nothing.
 CREATE TABLE synergon_limit (
     name     TEXT PRIMARY KEY,
     declared TEXT    NOT NULL,
@@ -135,7 +137,8 @@ CREATE TABLE synergon_limit (
     CHECK ((every IS NULL) = (burst IS NULL))
 ) WITHOUT ROWID;
 
--- Rates of key queues: when the next start is on time. A moment in the past is equivalent to no row.
+-- Rates of key queues: `next_at` is the moment from which the next start is within the rate. A moment in the past means
+-- the same as no row.
 CREATE TABLE synergon_rate (
     kind      TEXT    NOT NULL,
     limit_key TEXT    NOT NULL,
@@ -172,7 +175,7 @@ CREATE TABLE synergon_group (
 );
 CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
 
--- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
+-- The audit of operator actions. `node_id` is the node that carries out the action; NULL if the store does.
 CREATE TABLE synergon_order (
     id         INTEGER PRIMARY KEY,
     verb       TEXT    NOT NULL,
@@ -199,16 +202,16 @@ CREATE TABLE synergon_node (
     version       TEXT    NOT NULL,
     address       TEXT,
     registered_at INTEGER NOT NULL,
-    -- Microseconds of the host's monotonic clock since its boot: a wall clock that steps expires no lease.
+    -- In microseconds of the host's monotonic clock. A step of the wall clock ends no lease.
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
-    cordoned_at   INTEGER, -- cordoned: it may claim nothing
-    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it stops: its death charges its tasks no crash
+    cordoned_at   INTEGER, -- if set, the node may claim nothing
+    is_stopping   INTEGER NOT NULL DEFAULT 0, -- if a stopping node dies, its tasks are not charged with a crash
     published     BLOB    NOT NULL, -- the status of the node
     published_at  INTEGER NOT NULL  -- by the clock of leases
 ) WITHOUT ROWID;
 
--- How far final tasks of each kind were pruned: when the last of them had ended.
+-- How far the history of each state and kind is pruned: when the last pruned task had ended.
 CREATE TABLE synergon_pruned (
     state  TEXT    NOT NULL,
     kind   TEXT    NOT NULL,
@@ -216,8 +219,8 @@ CREATE TABLE synergon_pruned (
     PRIMARY KEY (state, kind)
 ) WITHOUT ROWID;
 
--- One row: the last id that was assigned, and the latest moment that was written, by the host's wall clock and by its
--- monotonic clock.
+-- One row: the last id that was assigned, and the latest moment that was written, by the store's clock (`clock`) and by
+-- the host's monotonic clock (`steady`).
 CREATE TABLE synergon_sequence (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     last_id INTEGER NOT NULL,

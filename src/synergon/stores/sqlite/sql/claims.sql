@@ -1,9 +1,9 @@
 -- name: next_kind
--- The first kind from here on that has ready tasks.
+-- The first kind in alphabetical order, from the given one on, that has ready tasks.
 SELECT min(kind) FROM synergon_task WHERE state = 'ready' AND kind >= ?
 
 -- name: groups_of_kind
--- The ready groups of a kind, by a loose index scan: jumps from one to the next.
+-- The ready groups of a kind, found by a loose index scan, which jumps from one group to the next.
 WITH RECURSIVE ready_queue (queue) AS (
     SELECT min(queue) FROM synergon_task WHERE state = 'ready' AND kind = :kind
     UNION ALL
@@ -25,7 +25,7 @@ ready_group (queue, requirements) AS (
 SELECT queue, requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: ready
--- For the fast path: the columns of a claim.
+-- For the fast path of the claim: the first tasks of a ready group, with all columns of a claim.
 SELECT {claim}, protected_until, priority FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY priority DESC, id
@@ -39,7 +39,8 @@ ORDER BY priority DESC, id
 LIMIT ?
 
 -- name: wanted_servers
--- The target servers of the commands of a kind, NULL for any server; one index step for each.
+-- The target servers of the ready commands of a kind, with NULL for commands that any server may run. Takes one index
+-- step for each.
 WITH RECURSIVE wanted (target) AS (
     SELECT min(target) FROM synergon_task
     WHERE is_command = 1 AND state = 'ready' AND kind = :kind AND target IS NOT NULL
@@ -64,7 +65,7 @@ ORDER BY id
 LIMIT ?
 
 -- name: ready_among
--- The ready tasks of a list, in queues that are not paused.
+-- The tasks of a list that are ready, in queues that are not paused.
 SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
 FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
@@ -77,11 +78,11 @@ SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: limit_values
--- The limits whose permits running tasks hold. Limits of key queues are not among them.
+-- The limits of which running tasks hold permits. Key queues have no permits, so their limits are left out.
 SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
 
 -- name: running_permits
--- Without a slot the server is that of the last attempt, and holds no permit.
+-- If `slot` is NULL, `server` is the server of the last attempt, and the task holds no permit of it.
 SELECT holds AS limits, provider, iif(slot IS NULL, NULL, server) AS server, slot FROM synergon_task WHERE holds IS NOT NULL
 
 -- name: take
@@ -115,7 +116,7 @@ UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? 
 SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
 
 -- name: ahead_in_ready_group
--- How many ready tasks of a ready group precede this position; each half is counted up to the limit only.
+-- How many tasks of a ready group precede this position. Each of the two counts stops at the limit.
 SELECT
     (
         SELECT count(*) FROM (
@@ -133,7 +134,7 @@ SELECT
     )
 
 -- name: ahead_in_key_queue
--- How many tasks of a key queue in one state precede this position.
+-- How many tasks of a key queue in one state precede this position. Each of the two counts stops at the limit.
 SELECT
     (
         SELECT count(*) FROM (
@@ -152,7 +153,7 @@ SELECT
     )
 
 -- name: ahead_of_waiting
--- How many waiting tasks of a kind, in key queues or for groups, precede this position.
+-- How many waiting tasks of a kind precede this position, in key queues or waiting for groups.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
     WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL

@@ -1,12 +1,12 @@
 -- name: endings
--- One probe of the index that pruning has, too; a row's own id is the last column of every index.
+-- Uses the index by state and age. The id needs no column there: it is the last column of every index.
 SELECT {event} FROM synergon_history
 WHERE state = ? AND finished_at > ?
 ORDER BY finished_at, id
 LIMIT ?
 
 -- name: endings_at
--- The rest of a moment, which may have been a big one.
+-- The remaining events of a moment. A transaction may have ended many tasks at one moment.
 SELECT {event} FROM synergon_history
 WHERE state = ? AND finished_at = ? AND id > ?
 ORDER BY id

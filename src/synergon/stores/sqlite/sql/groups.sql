@@ -34,7 +34,7 @@ WHERE group_id IN (SELECT value FROM json_each(:ids)) GROUP BY group_id, state
 SELECT id FROM synergon_task WHERE group_id = ? ORDER BY id
 
 -- name: prune_groups
--- Groups that have ended and have no task left, including the task that follows them.
+-- Deletes groups that have ended and have no task, live or final. The task that follows a group counts, too.
 DELETE FROM synergon_group WHERE id IN (
     SELECT id FROM synergon_group AS ended
     WHERE ended_at IS NOT NULL AND ended_at < ?

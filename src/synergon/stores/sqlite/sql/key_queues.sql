@@ -2,8 +2,8 @@
 SELECT value, every, burst FROM synergon_limit WHERE name = 'key:' || ?
 
 -- name: key_queue_counts
--- {names} is a list of pairs of parameters in brackets, kind and limit key. The last parameter is how many waiting tasks
--- of each are read. `+` keeps SQLite from using the index by queue for ready tasks.
+-- {names} is a list of pairs of parameters in brackets: kind and limit key. The last parameter is how many waiting
+-- tasks of each key queue are read. `+` keeps SQLite from using the index by queue for ready tasks.
 WITH key_queue (kind, limit_key) AS (VALUES {names})
 SELECT
     key_queue.kind AS kind,
@@ -82,7 +82,7 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: key_queues_of_kind
--- A loose index scan: jumps from one key queue to the next.
+-- A loose index scan, which jumps from one key queue to the next.
 WITH RECURSIVE found (state, limit_key) AS (
     SELECT start.state, (
         SELECT min(task.limit_key) FROM synergon_task AS task
@@ -138,7 +138,7 @@ INSERT INTO synergon_rate (kind, limit_key, next_at) VALUES (?, ?, ?)
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at
 
 -- name: postpone
--- Pairs [id, moment].
+-- The parameter is a list of pairs [id, moment].
 UPDATE synergon_task SET state = 'scheduled', run_at = postponed.run_at
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run_at FROM json_each(?)

@@ -1,9 +1,9 @@
 -- name: live_records
--- Followed by conditions.
+-- The code appends the conditions.
 SELECT {live_record}, reserved_by FROM synergon_task
 
 -- name: final_records
--- Followed by conditions.
+-- The code appends the conditions.
 SELECT {final_record} FROM synergon_history
 
 -- name: get_live

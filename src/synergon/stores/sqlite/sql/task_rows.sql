@@ -15,7 +15,7 @@ SELECT id, finished_no, state, kind FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_no IS NOT NULL
 
 -- name: end
--- One statement for a whole batch of pairs [id, result].
+-- Copies a batch of tasks to the history. The last parameter is a list of pairs [id, result].
 INSERT INTO synergon_history ({carried}, state, reason, finished_no, finished_at, result)
 SELECT {carried}, ?, ?, CASE WHEN ? THEN claim_no ELSE finished_no END, ?, CAST(ended_result AS BLOB)
 FROM (
@@ -37,7 +37,7 @@ ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
 UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
 
 -- name: release
--- The task no longer holds permits; its server remains as the last one.
+-- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
 UPDATE synergon_task
 SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
     overdue = 0, holds = NULL, slot = NULL, finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,
@@ -72,7 +72,7 @@ RETURNING {ChangedTask}
 SELECT {KeyHolder} FROM synergon_task WHERE kind = ? AND key = ?
 
 -- name: key_holders
--- Of pairs [kind, key].
+-- The parameter is a list of pairs [kind, key].
 SELECT {KeyHolder} FROM synergon_task WHERE id IN (
     SELECT task.id FROM json_each(?) AS name CROSS JOIN synergon_task AS task
     WHERE task.kind = json_extract(name.value, '$[0]') AND task.key = json_extract(name.value, '$[1]')

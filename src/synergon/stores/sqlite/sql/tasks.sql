@@ -1,7 +1,7 @@
 -- name: now
--- The host's clock in whole milliseconds, and never less than the last written moment. If the host's clock has stepped
--- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. No two commits have
--- one moment, so the moments of final tasks are in commit order.
+-- The host's clock in whole milliseconds, but never before the last written moment. If the host's clock has stepped
+-- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. No two commits
+-- have the same moment, so the moments of final tasks are in commit order.
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,
@@ -14,7 +14,7 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
 -- name: insert_bare
--- Followed by rows of values. The columns of the second line are those in which tasks often differ.
+-- The code appends rows of values. The second line has the columns in which tasks often differ.
 INSERT INTO synergon_task (
     state, enqueued_at, {bare.shared},
     id, run_at, {bare.own}

@@ -1,7 +1,7 @@
 -- The tables of ../../migrations for distributed databases: without storage parameters, and with a `shard` before the
 -- columns of the index of ready tasks, so that inserts go to several ranges instead of one. The shard has no meaning:
--- claims merge the first tasks of all shards. `ASC` makes an index sorted where the default is a hash. Every statement can
--- be repeated, because not all of these databases roll back a script that was interrupted.
+-- claims merge the first tasks of all shards. `ASC` makes an index sorted where the default is a hash. Every statement
+-- can be repeated, because some of these databases do not roll back a script that was interrupted.
 
 -- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE IF NOT EXISTS {schema}.task (
@@ -18,19 +18,19 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     claim_no         bigint      NOT NULL DEFAULT 0,
     finished_no       bigint,
     node_id          text,
-    limit_key        text,   -- its key queue
+    limit_key        text,   -- the key of its key queue
     group_id         bigint, -- the group that it belongs to
     after_group      bigint, -- the group whose end it waits for
     is_command       boolean     NOT NULL DEFAULT false,
     target           text,   -- the only server that may run it
-    requirements           text        NOT NULL DEFAULT '', -- empty: those of its kind, on the node that claims it
+    requirements           text        NOT NULL DEFAULT '', -- empty: those that the claiming node has for its kind
     provider         text,
     server           text,   -- the server of its last attempt
     slot             integer,
     holds            text,   -- the names of the limits whose permits it holds, one per line
     reserved_by          text,   -- the node that reserves capacity for it
     reserved_until       timestamptz,
-    protected_until     timestamptz, -- no preemption before this moment
+    protected_until     timestamptz, -- not preempted before this moment
     key              text,
     cancel_requested boolean     NOT NULL DEFAULT false,
     overdue          boolean     NOT NULL DEFAULT false,
@@ -40,10 +40,10 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     overrides        text,
     tags             text[],
     meta             text,
-    title            text,   -- what it is about, for people
+    title            text,   -- a short text for people
     progress         text,
     errors           text,
-    origin           text, -- the engine that gets its result
+    origin           text, -- the engine that waits for its result
     shard            integer     NOT NULL DEFAULT floor(random() * 8)::integer,
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
@@ -58,13 +58,13 @@ CREATE INDEX IF NOT EXISTS task_due ON {schema}.task (run_at ASC, kind, queue) W
 CREATE INDEX IF NOT EXISTS task_running ON {schema}.task (node_id) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS task_expiry ON {schema}.task (expires_at ASC) WHERE expires_at IS NOT NULL AND state <> 'running';
 CREATE UNIQUE INDEX IF NOT EXISTS task_key ON {schema}.task (kind, key) WHERE key IS NOT NULL;
--- Key queues, with all columns that balancing them needs, so that no rows are read; and the moments at which a task of one
--- becomes due.
+-- The first index contains all columns that balancing key queues needs, so that no rows are read. The second finds when
+-- the next task of a key queue becomes due.
 CREATE INDEX IF NOT EXISTS task_key_queue ON {schema}.task (kind ASC, limit_key ASC, state, priority DESC, id, queue)
     WHERE limit_key IS NOT NULL AND after_group IS NULL;
 CREATE INDEX IF NOT EXISTS task_deferred ON {schema}.task (kind ASC, limit_key ASC, run_at)
     WHERE limit_key IS NOT NULL AND state || '' = 'scheduled';
--- The permits of running tasks; no two tasks have one slot of a server.
+-- The permits of running tasks. No two tasks have the same slot of a server.
 CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS task_server_slot ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, target, id) WHERE is_command AND state || '' = 'ready';
@@ -114,7 +114,8 @@ CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at);
 CREATE INDEX IF NOT EXISTS history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 
--- How far final tasks of each kind were pruned: when the last of them had ended, in microseconds since 1970.
+-- How far the history of each state and kind is pruned: when the last pruned task had ended, in microseconds since
+-- 1970.
 CREATE TABLE IF NOT EXISTS {schema}.pruned (
     state  text   NOT NULL,
     kind   text   NOT NULL,
@@ -122,8 +123,9 @@ CREATE TABLE IF NOT EXISTS {schema}.pruned (
     PRIMARY KEY (state, kind)
 );
 
--- The numbers of final tasks, updated in the transaction that ends or deletes them, so that counting is cheap.
--- Each engine writes to a shard of its own, so that engines do not wait for each other; a single shard may be negative.
+-- The numbers of final tasks. The transaction that ends or deletes tasks updates them, so counting is cheap. Each
+-- engine writes to a shard of its own, so that engines do not wait for each other. The number in a single shard may be
+-- negative.
 CREATE TABLE IF NOT EXISTS {schema}.tally (
     queue text     NOT NULL,
     kind  text     NOT NULL,
@@ -149,14 +151,14 @@ CREATE TABLE IF NOT EXISTS {schema}.node (
     address       text,
     registered_at timestamptz NOT NULL,
     leased_until  timestamptz NOT NULL,
-    cordoned_at   timestamptz, -- cordoned: it may claim nothing
-    is_stopping   boolean     NOT NULL DEFAULT false, -- it stops: its death charges its tasks no crash
-    published     text        NOT NULL, -- its status, as JSON
+    cordoned_at   timestamptz, -- if set, the node may claim nothing
+    is_stopping   boolean     NOT NULL DEFAULT false, -- if a stopping node dies, its tasks are not charged with a crash
+    published     text        NOT NULL, -- the status of the node, as JSON
     published_at  timestamptz NOT NULL
 );
 
--- Limits, with their last declaration as JSON: a declaration that equals it changes nothing. A transaction locks the row of
--- a limit before it counts or changes permits; for key queues that is the row `key:<kind>`.
+-- Limits. `declared` is the last declaration as JSON; declaring the same again changes nothing. A transaction locks the
+-- row of a limit before it counts or changes permits. The row `key:<kind>` is also the lock of the kind's key queues.
 CREATE TABLE IF NOT EXISTS {schema}.task_limit (
     name     text    PRIMARY KEY,
     declared text    NOT NULL,
@@ -166,8 +168,8 @@ CREATE TABLE IF NOT EXISTS {schema}.task_limit (
     CHECK ((every IS NULL) = (burst IS NULL))
 );
 
--- Rates of key queues: when the next start is on time, in microseconds since 1970. A moment in the past is equivalent to no
--- row.
+-- Rates of key queues: `next_at` is the moment from which the next start is within the rate, in microseconds since
+-- 1970. A moment in the past means the same as no row.
 CREATE TABLE IF NOT EXISTS {schema}.rate (
     kind      text   NOT NULL,
     limit_key text   NOT NULL,
@@ -203,7 +205,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task_group (
 );
 CREATE INDEX IF NOT EXISTS task_group_age ON {schema}.task_group (ended_at ASC) WHERE ended_at IS NOT NULL;
 
--- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
+-- The audit of operator actions. `node_id` is the node that carries out the action; NULL if the store does.
 CREATE TABLE IF NOT EXISTS {schema}.audit_log (
     id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
     verb       text        NOT NULL,
@@ -219,8 +221,8 @@ CREATE TABLE IF NOT EXISTS {schema}.audit_log (
 );
 CREATE INDEX IF NOT EXISTS audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
--- Rows that transactions lock. `keys`: a transaction that inserts several tasks with keys, because two lists with common
--- keys in different order would deadlock. `key_queues`: exclusively a transaction that creates a limit of key queues,
--- shared a transaction that finds none.
+-- Rows that exist only to be locked. `keys` is locked by transactions that insert several tasks with keys: two such
+-- lists with common keys in different order would deadlock. `key_queues` is locked exclusively by transactions that
+-- create a limit of key queues, and shared by transactions that find no such limit.
 CREATE TABLE IF NOT EXISTS {schema}.lock_row (name text PRIMARY KEY);
 INSERT INTO {schema}.lock_row VALUES ('keys'), ('key_queues') ON CONFLICT DO NOTHING;

@@ -25,8 +25,9 @@ LEFT JOIN (
 LEFT JOIN (SELECT DISTINCT kind, queue, requirements FROM ready_group WHERE requirements IS NOT NULL) AS found ON true
 
 -- name: first_ready
--- The first tasks of every shard. LIMIT is a parameter and not an expression over the group, which not every planner
--- supports: a claim that wants one task of some groups and many of others runs the statement twice.
+-- The first tasks of each ready group in every shard, and the held permits. LIMIT is a parameter and not an expression
+-- over the group, because not every planner supports that. A claim that needs one task of some groups and many of
+-- others runs the statement twice.
 WITH ready_group AS MATERIALIZED (
     SELECT asked.kind, asked.queue, asked.requirements, asked.count, shard.number AS shard
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[]) AS asked (kind, queue, requirements, count)
@@ -58,7 +59,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN serve
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 
 -- name: take
--- NOWAIT: a locked row is an error, instead of a wait without end.
+-- With NOWAIT, a locked row raises an error at once instead of blocking the claim.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
@@ -104,7 +105,7 @@ WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: lock_ready
--- Whether another transaction has locked the row.
+-- Raises an error if another transaction has locked the row.
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
 
 -- name: requirement_texts

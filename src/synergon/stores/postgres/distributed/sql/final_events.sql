@@ -1,5 +1,5 @@
 -- name: snapshot
--- Removed: these databases cannot tell which transactions are under way.
+-- Removed: these databases do not report which transactions are under way.
 
 -- name: endings
 SELECT found.* FROM unnest($1::text[]) AS wanted (state) CROSS JOIN LATERAL (

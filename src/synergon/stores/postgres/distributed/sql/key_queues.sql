@@ -1,5 +1,5 @@
 -- name: demote
--- Waits for a concurrent claim, and does not change the tasks that it has taken.
+-- Waits for concurrent claims, and does not change the tasks that they have taken.
 UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
@@ -7,7 +7,7 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: queue_due
--- Waits for a transaction that moves one of these tasks, and does not change that task.
+-- Waits for transactions that move some of these tasks, and does not change the tasks that they have moved.
 UPDATE {schema}.task SET state = 'waiting'
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
@@ -20,7 +20,7 @@ WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
 RETURNING id, kind, state, limit_key, group_id
 
 -- name: prune_rates
--- The condition is repeated, because a task may have started since the search.
+-- The outer statement repeats the condition, because a task may have started after the inner one read the row.
 DELETE FROM {schema}.rate WHERE next_at < extract(epoch FROM now()) * 1000000 AND (kind, limit_key) IN (
     SELECT kind, limit_key FROM {schema}.rate
     WHERE next_at < extract(epoch FROM now()) * 1000000 ORDER BY next_at LIMIT $1

@@ -21,9 +21,9 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 RETURNING queue, kind, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
 
 -- name: allow_reading_all
--- This profile does not disable sequential scans.
+-- Does nothing: this profile does not disable sequential scans.
 SELECT 1
 
 -- name: plan_by_value
--- This profile does not force generic plans.
+-- Does nothing: this profile does not force generic plans.
 SELECT 1

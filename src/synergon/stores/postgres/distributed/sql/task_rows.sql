@@ -1,5 +1,5 @@
 -- name: end
--- The first of two steps: the rows, which the caller has locked, are written to the history.
+-- The first of two steps: copies the rows, which the caller has locked, to the history.
 INSERT INTO {schema}.history ({carried}, state, reason, finished_no, finished_at, result)
 SELECT {carried}, $3, $4, CASE WHEN $5 THEN claim_no ELSE finished_no END, statement_timestamp(), outcome.result
 FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (task_id, result) ON task_id = id

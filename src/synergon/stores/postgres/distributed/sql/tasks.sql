@@ -1,12 +1,12 @@
--- Statements that replace those with their name in ../../sql, or are added to them. None of them skips locked rows, changes
--- data inside WITH, or notifies other sessions. A transaction that locks several rows first reads without locks and then
--- locks by ascending id, so that transactions cannot deadlock.
+-- Statements that replace the statements of the same name in ../../sql, or are added to them. None of them skips locked
+-- rows, changes data inside WITH, or notifies other sessions. A transaction that locks several rows first reads without
+-- locks and then locks by ascending id, so that transactions cannot deadlock.
 
 -- name: notify
--- No NOTIFY here: a statement without text removes the one that it replaces.
+-- Removed: there is no NOTIFY here. A statement without text removes the statement that it replaces.
 
 -- name: succeed
--- Each statement changes one table.
+-- Removed, like `claim_kind` and `claim_more`: a statement here may change only one table.
 
 -- name: claim_kind
 
@@ -14,7 +14,7 @@
 
 -- name: candidates
 -- The first tasks of every shard, merged into claim order. Locks nothing, so a concurrent claim may take them first.
--- LIMIT is a parameter and not an expression over the ready group, which not every planner supports.
+-- LIMIT is a parameter and not an expression over the ready group, because not every planner supports that.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, shard.number AS shard, (
         SELECT true FROM {schema}.task
@@ -55,8 +55,8 @@ SELECT
 FROM (SELECT 1) AS always LEFT JOIN picked ON true
 
 -- name: claim
--- Takes those of the given tasks that are still ready. NOWAIT: a locked row is an error, instead of a wait without end.
--- Checks again what an earlier statement has read.
+-- Claims those of the given tasks that are still ready, and checks again what the statement `candidates` has read. With
+-- NOWAIT, a locked row raises an error at once instead of blocking the claim.
 UPDATE {schema}.task
 SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
