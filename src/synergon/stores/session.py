@@ -76,8 +76,8 @@ def drive(rule: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Touched:
-    """The key queues and groups whose tasks a rule has moved. At the end of the rule, `rules.follow_ups.apply_follow_ups` handles
-    each of them once, even if many of its tasks were moved."""
+    """The key queues and groups whose tasks a rule has moved. At the end of the rule,
+    `rules.follow_ups.apply_follow_ups` handles each of them once, even if many of its tasks were moved."""
 
     __slots__ = ("groups", "key_queues", "released")
 

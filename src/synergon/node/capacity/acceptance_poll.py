@@ -114,8 +114,8 @@ class AcceptancePoll:
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that no claim has note_claim_result yet. If an answer has expired, the next pass reads all
-        candidates again."""
+        """The accepted candidates that no claim has been offered yet. If an answer has expired, the next pass
+        reads all candidates again."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}

@@ -1,8 +1,7 @@
 """Follow-ups of a transaction: ends groups, releases the tasks that waited for them, and balances key queues.
 
-A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its end. So a key
-queue is balanced once, even if many of its tasks were moved.
-"""
+A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its
+end. So a key queue is balanced once, even if many of its tasks were moved."""
 
 from __future__ import annotations
 

@@ -178,5 +178,6 @@ async def touch_kind(session: Session, kind: str) -> None:
 
 
 async def touch_queue(session: Session, queue: str) -> None:
-    """Note all key queues with tasks in a queue in `session.touched`, so that `follow_ups.apply_follow_ups` balances them."""
+    """Note all key queues with tasks in a queue in `session.touched`, so that `follow_ups.apply_follow_ups` balances
+    them."""
     session.touched.key_queues.update(await session.key_queues.of_queue(queue))
