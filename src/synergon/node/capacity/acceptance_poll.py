@@ -72,7 +72,7 @@ class AcceptancePoll:
         self._answers: dict[int, Answer] = {}
         """The answers by task, oldest first."""
         self._accepted: dict[int, float] = {}
-        """Accepted candidates that no claim has note_claim_result, and until when their answers hold."""
+        """Accepted candidates that no claim has been offered, and until when their answers hold."""
         self._cursor = CandidateCursor(clock.monotonic())
         self._is_at_end = False
         self._may_have_new = True
