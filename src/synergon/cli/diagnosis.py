@@ -232,7 +232,7 @@ def _readable_files(path: Path) -> Iterator[Finding]:
     """A SQLite file, or one that SQLite keeps beside it, that every user of the host can read or write."""
     if os.name != "posix":  # elsewhere the mode says nothing about other users
         return
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm", "ids"))):
         if file.exists() and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
             yield Finding(
                 problem=f"every user of this host can access {file}, with arguments, results and the secret",

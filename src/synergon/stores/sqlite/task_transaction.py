@@ -23,6 +23,7 @@ from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.rules.finish import finish
 from synergon.stores.session import drive
 from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
 
 LOCK_WAIT_SECONDS: Final = 10.0
@@ -92,7 +93,7 @@ class SqliteTaskTransaction:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
-                transaction = Session(self.connection)
+                transaction = Session(self.connection, IssuedIds(self._path))
                 (verdict,) = drive(finish(transaction, [fenced]))
                 transaction.flush()
                 self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
