@@ -34,6 +34,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from synergon.errors import StoreError
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, DryRun
 from synergon.model.events import Event
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
@@ -87,8 +88,12 @@ class TaskTransaction(Protocol):
 
         If the claim is stale or the task is to be cancelled, everything is rolled back and the outcome is not applied.
         Raises `Contention`, rolled back too, if another transaction was in conflict: the task function may run again at
-        once.
+        once. Raises `RolledBack` if the database could not write: the task function may run again later.
         """
+
+    def explain(self, error: BaseException) -> StoreError | None:
+        """What an error that the task function raised means for the transaction: `RolledBack` if the database could not
+        write, another `StoreError` if the transaction was held for too long, None if the error has other causes."""
 
     async def rollback(self) -> None:
         """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""

@@ -27,11 +27,15 @@ from synergon.model.outcomes import (
 from synergon.model.record import storable
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.options.durations import LONGEST_SECONDS, microseconds
+from synergon.stores.contention import RolledBack
 
 _ENGINE: Final = Path(__file__).parent
 
 TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
+
+UNWRITTEN_SECONDS: Final = 1.0
+"""The delay before a task runs again whose transaction the database could not write."""
 
 SPARED_SECONDS: Final = 60.0
 """For how long a task that has yielded is protected from preemption."""
@@ -71,6 +75,14 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
             return _failure(attempt, describe(control, attempt.claim.attempts, node_id), chance, pause=seconds)
         case _:
             return _failure(attempt, describe(error, attempt.claim.attempts, node_id), chance)
+
+
+def of_rolled_back(attempt: Attempt, error: RolledBack, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a task function whose transaction the database could not write: it runs again a little later,
+    uncharged. A command is never run twice."""
+    if attempt.task_type.is_command:
+        return of_error(attempt, error, node_id, chance)
+    return Snoozed(delay=microseconds(UNWRITTEN_SECONDS))
 
 
 def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:

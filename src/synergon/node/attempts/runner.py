@@ -36,7 +36,7 @@ from synergon.node.processes.executors import Executor
 from synergon.node.signals import Signals
 from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
-from synergon.stores.contention import Contention
+from synergon.stores.contention import Contention, RolledBack
 from synergon.task import AnyTask
 
 Value = TypeVar("Value")
@@ -324,12 +324,20 @@ class Runner:
         if attempt.stop is not None and self._ended_so(attempt, error):
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if error is not None:
-            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+            return self._failing(attempt, error)
         try:
             result = attempt.task_type.signature.encode_result(value)
         except PayloadError as misfit:
             return outcomes.of_error(attempt, misfit, self.node_id, self._clock.chance)
         return Succeeded(result=result, children=context.children if context is not None else ())
+
+    def _failing(self, attempt: Attempt, error: BaseException) -> Outcome:
+        if attempt.transaction is not None and outcomes.find_control(error) is None:
+            error = attempt.transaction.explain(error)
+        if isinstance(error, RolledBack):
+            self._logger.warning("task %d (%s) is not charged: %s", attempt.claim.id, attempt.claim.kind, error)
+            return outcomes.of_rolled_back(attempt, error, self.node_id, self._clock.chance)
+        return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
 
     @staticmethod
     def _ended_so(attempt: Attempt, error: BaseException | None) -> bool:
@@ -383,7 +391,7 @@ class Runner:
             self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
             return HandedBack()
         except StoreError as error:
-            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+            return self._failing(attempt, error)
         if verdict.state is State.SUCCEEDED:
             self._completer.announce_now(fenced, verdict)
             return None

@@ -20,13 +20,16 @@ from typing import Final
 from synergon.errors import StoreError
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.contention import RolledBack
 from synergon.stores.rules.finish import finish
 from synergon.stores.session import drive
-from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.connection import connect, primary_code, translate
 from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
 
 LOCK_WAIT_SECONDS: Final = 10.0
+
+_DISK_ERRORS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 INTERRUPT_SECONDS: Final = 0.1
 """How long a rollback waits for a statement of the task function before it interrupts the statement."""
@@ -98,10 +101,18 @@ class SqliteTaskTransaction:
                 transaction.flush()
                 self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
             except sqlite3.Error as error:
-                raise translate(error, self._path) from error
+                raise self.explain(error) or translate(error, self._path) from error
             finally:
                 self._release()
             return verdict
+
+    def explain(self, error: BaseException) -> StoreError | None:
+        """SQLite undoes a transaction that it could not write completely, with whatever error of the disk."""
+        if self._was_held_too_long:
+            return StoreError(self._why_unusable())
+        if isinstance(error, sqlite3.Error) and primary_code(error) in _DISK_ERRORS:
+            return RolledBack(str(translate(error, self._path)))
+        return None
 
     def connection_is_usable(self) -> bool:
         """Whether the connection still has the transaction that was opened for the task function."""
@@ -164,7 +175,8 @@ class SqliteTaskTransaction:
             return
         self._is_open = False
         self._limit.cancel()
-        if self._is_in_transaction():
-            self.connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # closing it rolls back, too
+            if self._is_in_transaction():
+                self.connection.execute("ROLLBACK")
         self.connection.close()
         self._on_end()
