@@ -30,8 +30,10 @@ def position(kind_request: KindRequest, task: ModelTask) -> Position:
     return not kind_request.is_urgent, -task.priority, kind_request.rank, task.id
 
 
-def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
+def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int], node_id: str | None) -> bool:
     """Whether such a node could ever run it."""
+    if node_id in requirements.refused_by:
+        return False
     has_labels = all(label in labels for label in requirements.needs) and not any(
         label in labels for label in requirements.forbids
     )
@@ -44,7 +46,7 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
         (
             task
             for task in tasks
-            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals)
+            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals, look.node_id)
         ),
         key=lambda task: position(look.kind_request, task),
     )
@@ -99,9 +101,9 @@ class ModelClaim:
         requirements = requirements_of(kind_request, task.task.requirements)
         if self._left[kind_request.kind] <= 0 or (kind_request.only is not None and task.id not in kind_request.only):
             return False
-        if not suits(requirements, self.request.labels, self.request.totals) or not self._has_places(
-            kind_request, task.id
-        ):
+        if not suits(
+            requirements, self.request.labels, self.request.totals, self.request.node_id
+        ) or not self._has_places(kind_request, task.id):
             return False
         lacking = {
             name for name, amount in requirements.cost.items() if amount > self._available(name, kind_request, task.id)

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from synergon.cli.database import Target, store_of
+from synergon.cli.misfits import find_misfits
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
 from synergon.cli.unknown_variables import unknown_variables
@@ -255,7 +256,7 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         facts["nodes"] = tuple(map(_without_password, nodes))
         counts = await store.counts()
         queues = await store.queues()
-        shortages = await find_shortages(engine, counts)
+        shortages = [*await find_shortages(engine, counts), *await find_misfits(engine, counts)]
     return [
         *_unsafe_settings(facts["store"]),
         *_clock_problems(ahead),

@@ -181,6 +181,8 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
     """Tasks that can never run on a node with these totals are excluded."""
+    node_id: str | None = None
+    """Tasks that this node has refused are excluded."""
     after: tuple[int, int] | None = None
     """Only those behind the one with this priority and id."""
     limit: int = 100

@@ -248,8 +248,10 @@ class Store(Protocol):
         appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
         `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
         error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
-        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. If a
-        cancellation was requested, the task ends `cancelled` instead.
+        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. Refused →
+        the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again; or `failed` with
+        the reason `error` if all nodes with a live lease that run its kind and serve its queue have refused it, or at
+        `REFUSAL_LIMIT`. If a cancellation was requested, the task ends `cancelled` instead.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
         outcome that names a server counts for that server's health: after `backoff_after` failures in a row the server

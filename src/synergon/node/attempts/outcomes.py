@@ -20,6 +20,7 @@ from synergon.model.outcomes import (
     FencedOutcome,
     HandedBack,
     Outcome,
+    Refused,
     Retrying,
     Snoozed,
     Succeeded,
@@ -90,16 +91,18 @@ def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float])
     return _failure(attempt, error, chance)
 
 
-def of_payload_record(error: ErrorRecord) -> Outcome:
-    """The outcome of a payload that a child process could not decode."""
-    return Failed(reason=Reason.ERROR, error=error)
-
-
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """The outcome of a payload that does not match the task function: it fails at once, because a retry would fail
-    too."""
+    """The outcome of a payload that does not fit the task function."""
+    return of_payload_record(attempt, describe(error, attempt.claim.attempts, node_id))
+
+
+def of_payload_record(attempt: Attempt, error: ErrorRecord) -> Outcome:
+    """The outcome of a payload that does not fit, perhaps in a child process, which described the error. Another node
+    may have a newer function. A command is not left to others: it is for one server, and never runs twice."""
     attempt.is_own_fault = True
-    return of_payload_record(describe(error, attempt.claim.attempts, node_id))
+    if attempt.task_type.is_command:
+        return Failed(reason=Reason.ERROR, error=error)
+    return Refused(error=error, requirements=attempt.claim.requirements)
 
 
 def _failure(

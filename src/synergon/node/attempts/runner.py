@@ -21,7 +21,17 @@ from synergon.errors import PayloadError, StoreError
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
-from synergon.model.outcomes import Cancelled, Crashed, Failed, HandedBack, KeyAssigned, Outcome, Retrying, Succeeded
+from synergon.model.outcomes import (
+    Cancelled,
+    Crashed,
+    Failed,
+    HandedBack,
+    KeyAssigned,
+    Outcome,
+    Refused,
+    Retrying,
+    Succeeded,
+)
 from synergon.model.requirements import parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
@@ -239,20 +249,32 @@ class Runner:
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if is_given_up:
             return HandedBack()
-        if attempt.misfit is not None:
-            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
-        if attempt.limit_key is not None:
+        if attempt.misfit is None and attempt.limit_key is not None:
             return KeyAssigned(limit_key=attempt.limit_key)
+        if attempt.misfit is None and attempt.runs_in == "process":
+            if attempt.task_type.hooks:
+                self._hooks.started(attempt, self.node_id)
+            return await self._in_child(attempt)
+        try:
+            arguments = self._arguments(attempt)
+        except PayloadError as misfit:
+            if attempt.task_type.hooks:
+                self._hooks.watch(attempt, self.node_id)
+            return outcomes.of_payload(attempt, misfit, self.node_id)
         if attempt.task_type.hooks:
             self._hooks.started(attempt, self.node_id)
-        if attempt.runs_in == "process":
-            return await self._in_child(attempt)
         attempt.has_begun = True
         self._deadlines.arm(attempt)
         try:
-            return await self._in_process(attempt)
+            return await self._in_process(attempt, arguments)
         finally:
             self._deadlines.disarm(attempt)
+
+    @staticmethod
+    def _arguments(attempt: Attempt) -> dict[str, Any]:
+        if attempt.misfit is not None:
+            raise attempt.misfit
+        return attempt.task_type.signature.decode(attempt.claim.payload)
 
     async def _gets_capacity(self, attempt: Attempt) -> bool:
         attempt.asyncio_task = asyncio.current_task()  # so that a cancellation ends the wait
@@ -272,12 +294,8 @@ class Runner:
         run = partial(self._child_attempts.run, attempt, self.node_id)
         return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
 
-    async def _in_process(self, attempt: Attempt) -> Outcome:
+    async def _in_process(self, attempt: Attempt, arguments: dict[str, Any]) -> Outcome:
         signature = attempt.task_type.signature
-        try:
-            arguments = signature.decode(attempt.claim.payload)
-        except PayloadError as misfit:
-            return outcomes.of_payload(attempt, misfit, self.node_id)
         context: Context | None = None
         if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
@@ -361,6 +379,8 @@ class Runner:
                 then = f"has failed for good ({reason})"
             case Crashed(error=error):
                 then = "took its process down"
+            case Refused(error=error):
+                then = "is left to other nodes"
             case _:
                 return
         claim = attempt.claim

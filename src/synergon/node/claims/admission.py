@@ -38,6 +38,7 @@ class Admission:
         self._ledger = ledger
         self._queues = queues
         self.labels = labels
+        self.node_id = ""
         self.is_open = True
         """Whether the scheduler may claim. The scheduler sets it."""
         self._reservation = reservation
@@ -126,6 +127,7 @@ class Admission:
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
+            node_id=self.node_id,
             after=after,
             limit=limit,
         )

@@ -73,7 +73,9 @@ def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
     suitable = (
         ready_group.rows(after)
         for ready_group in open_groups(tables, look.kind_request.kind, look.queues)
-        if is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
+        if is_suitable(
+            requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals, look.node_id
+        )
     )
     fresh = (row for row in merge(*suitable, key=_position) if row.expires_at is None or row.expires_at > now)
     return [record_of(row) for row in islice(fresh, look.limit)]

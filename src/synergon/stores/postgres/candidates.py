@@ -22,7 +22,9 @@ async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
     queues = sorted(look.queues) if look.queues is not None else None
     found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
     requirement_texts = [
-        text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)
+        text
+        for text in found
+        if is_suitable(requirements_of(kind_request, text), look.labels, look.totals, look.node_id)
     ]
     if not requirement_texts:
         return []

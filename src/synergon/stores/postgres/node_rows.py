@@ -34,6 +34,10 @@ class NodeRows:
         """The nodes whose lease has ended, and those of `gone`."""
         return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
 
+    async def runners(self, kind: str, queue: str) -> list[str]:
+        """The ids of the nodes with a live lease that run the kind and serve the queue."""
+        return [row["id"] for row in await self._transaction.rows("runners", kind, queue)]
+
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the dead nodes of this list that hold no running task."""
         if dead:

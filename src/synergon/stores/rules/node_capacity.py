@@ -33,7 +33,7 @@ class Fit(Enum):
     NO_PROCESS = auto()
     """The task needs a child process, and none is free. Every task needs just one, so no capacity is reserved."""
     NEVER = auto()
-    """The node lacks a label or has a forbidden one, or its total capacity is too small."""
+    """The node lacks a label or has a forbidden one, its total capacity is too small, or it has refused the task."""
 
 
 class NodeCapacity:
@@ -54,7 +54,7 @@ class NodeCapacity:
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
         """Whether a task with these requirements fits now. Without an id: any task but the reserved one."""
         request = self._request
-        if not is_suitable(requirements, request.labels, request.totals):
+        if not is_suitable(requirements, request.labels, request.totals, request.node_id):
             return Fit.NEVER
         short_of = self.short_of(kind_request, requirements, task_id)
         if not short_of:

@@ -31,7 +31,7 @@ def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
     lists = [
         _behind(transaction, group, look)
         for group in ready_groups(transaction, [look.kind_request], look.queues)
-        if is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
+        if is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals, look.node_id)
     ]
     return list(islice(merge(*lists, key=_order), look.limit))
 
