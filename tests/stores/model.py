@@ -290,7 +290,7 @@ class Model:
 
         kind_request = room_for_kept()
         left_to_kept = frozenset[str]() if kind_request is None else frozenset(kind_request.limits)
-        claim = ModelClaim(request, self._places, may_keep, left_to_kept)
+        claim = ModelClaim(request, self._places, may_keep, left_to_kept, self.nodes)
         claim.choose(self.claimable(request.queues), start)
         if reserved_task is not None and reserved_task.reserved_by == request.node_id:
             reserved_task.reserved_by = None

@@ -64,7 +64,9 @@ class ModelClaim:
         positions: Callable[[str], float],
         may_keep: Callable[[int], bool],
         left_to_kept: frozenset[str],
+        live: set[str],
     ) -> None:
+        self._live = live
         self.request = request
         self.kind_requests = {kind_request.kind: kind_request for kind_request in request.kinds}
         self.claims = ModelClaims()
@@ -101,9 +103,11 @@ class ModelClaim:
         requirements = requirements_of(kind_request, task.task.requirements)
         if self._left[kind_request.kind] <= 0 or (kind_request.only is not None and task.id not in kind_request.only):
             return False
-        if not suits(
-            requirements, self.request.labels, self.request.totals, self.request.node_id
-        ) or not self._has_places(kind_request, task.id):
+        is_hopeless = self._live <= set(requirements.refused_by)
+        node_id = None if is_hopeless else self.request.node_id
+        if not suits(requirements, self.request.labels, self.request.totals, node_id) or not self._has_places(
+            kind_request, task.id
+        ):
             return False
         lacking = {
             name for name, amount in requirements.cost.items() if amount > self._available(name, kind_request, task.id)

@@ -127,6 +127,33 @@ async def test_ten_refusals_end_a_task_whoever_is_left(store: Store) -> None:
     assert len((await read(store, task_id)).errors) == REFUSAL_LIMIT
 
 
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_a_task_whose_last_hope_has_left_is_taken_again_and_then_fails(
+    store: Store, old: Worker, new: Worker, is_limited: bool
+) -> None:
+    """While another node might run it, the node that has refused it does not get it."""
+    await store.declare([NewLimit(name="db", value=5)], [])
+    wanted = KindRequest(kind=KIND, count=9, limits=("db",) if is_limited else ())
+    task_id = await add(store)
+    await refuse(old)
+    assert await old.claim_rooms(wanted) == []
+    await store.unregister("new")
+    (claim,) = await old.claim_rooms(wanted)
+    assert claim.id == task_id
+    assert (await refuse(old, claim)).state is State.FAILED
+
+
+async def test_a_node_that_starts_meanwhile_gets_its_chance(store: Store, old: Worker, new: Worker) -> None:
+    task_id = await add(store)
+    await refuse(old)
+    await store.unregister("new")
+    (claim,) = await old.claim()
+    newest = await Worker.start(store, "newest")
+    assert (await refuse(old, claim)).state is State.READY
+    assert await old.claim_ids() == []
+    assert await newest.claim_ids() == [task_id]
+
+
 async def test_a_refusal_by_a_stale_claim_changes_nothing(store: Store, old: Worker, new: Worker) -> None:
     task_id = await add(store)
     claim = await old.claim_one()

@@ -85,6 +85,9 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """For how many microseconds from now the reservation holds; 0 drops it."""
     shares: tuple[dict[str, int], ...] = ()
     """The distinct costs of running tasks."""
+    hopeless: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    """The kinds and refusing nodes of tasks that all live nodes have refused. The store sets it: the node may take such
+    a task again, and its refusal ends the task."""
 
     @property
     def free_processes(self) -> int:

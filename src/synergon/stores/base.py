@@ -215,6 +215,10 @@ class Store(Protocol):
         (`stores.rules.node_capacity`). Ready tasks are indexed by kind, queue and requirements; of a ready group that
         does not fit, only the first task is read.
 
+        Refusals. A node does not get a task that it has refused (`Refused`), as long as another node with a live lease
+        runs its kind, serves its queue and has not refused it. After that it gets the task again, and its refusal ends
+        the task.
+
         Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves capacity
         for the first task in order that fits the node later, has been due for `patience`, has free permits, and is not
         reserved by another live, uncordoned node. The claim then takes no further task and reports the reservation

@@ -54,7 +54,9 @@ class NodeCapacity:
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
         """Whether a task with these requirements fits now. Without an id: any task but the reserved one."""
         request = self._request
-        if not is_suitable(requirements, request.labels, request.totals, request.node_id):
+        is_hopeless = (kind_request.kind, requirements.refused_by) in request.hopeless
+        node_id = None if is_hopeless else request.node_id
+        if not is_suitable(requirements, request.labels, request.totals, node_id):
             return Fit.NEVER
         short_of = self.short_of(kind_request, requirements, task_id)
         if not short_of:
