@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,16 +16,6 @@ from synergon.stores.typed_rows import read_rows
 
 AFTER_ALL: Final = 2**63 - 1
 """No task has a greater id."""
-
-
-async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
-    found = {
-        record.id: record
-        for name in ("get_live", "get_ended")
-        for record in await session.typed(TaskRecord, name, list(ids))
-    }
-    return [found.get(task_id) for task_id in ids]
 
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
