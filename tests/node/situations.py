@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
-from tests.node.crew import Crew
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
+from tests.node.explained_nodes import Crew
 from tests.stores.actions import new_node
 from tests.support import PATIENCE_SECONDS, until, until_state
 

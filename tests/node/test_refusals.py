@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401  a fixture
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, ended, until
 
 from synergon import Candidate, Engine, ErrorRecord, Event, Reason, State

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from msgspec import structs
 from tests.simulation.auditor import Auditor, Seen
-from tests.simulation.bodies import RETRY, Script, perform
 from tests.simulation.chaos import Chaos
-from tests.simulation.patience import Patience
 from tests.simulation.process import Process
+from tests.simulation.task_functions import RETRY, Script, perform
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import Workload
 from tests.simulation.world import World
 

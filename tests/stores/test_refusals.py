@@ -75,9 +75,9 @@ async def test_what_a_node_would_take_is_shown_without_what_it_has_refused(
     task_id = await add(store)
     await refuse(old)
     query = CandidateQuery(kind_request=KindRequest(kind=KIND, count=1))
-    assert await store.look(replace(query, node_id="old")) == []
-    assert [record.id for record in await store.look(replace(query, node_id="new"))] == [task_id]
-    assert [record.id for record in await store.look(query)] == [task_id]
+    assert await store.read_candidates(replace(query, node_id="old")) == []
+    assert [record.id for record in await store.read_candidates(replace(query, node_id="new"))] == [task_id]
+    assert [record.id for record in await store.read_candidates(query)] == [task_id]
 
 
 async def test_a_task_that_every_live_node_has_refused_has_failed(store: Store, old: Worker, new: Worker) -> None:

@@ -37,7 +37,7 @@ MESSAGE_LENGTH: Final = 4_000
 UNWRITTEN_SECONDS: Final = 1.0
 """The delay before a task runs again whose transaction the database could not write."""
 
-SPARED_SECONDS: Final = 60.0
+PROTECTED_SECONDS: Final = 60.0
 """For how long a task that has yielded is protected from preemption."""
 
 
@@ -55,7 +55,7 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
         case Stop.CANCEL:
             return Cancelled()
         case Stop.PREEMPTED:
-            return HandedBack(protected_for=microseconds(SPARED_SECONDS))
+            return HandedBack(protected_for=microseconds(PROTECTED_SECONDS))
         case _:
             return HandedBack()
 
