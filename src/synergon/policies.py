@@ -16,6 +16,9 @@ from synergon.options.sizes import Size, size_bytes
 CRASH_LIMIT: Final = 3
 """After how many deaths of its process a task ends `failed` with the reason `crashed`."""
 
+REFUSAL_LIMIT: Final = 10
+"""After this number of refusals by nodes whose functions do not fit its arguments a task ends `failed`."""
+
 DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
 DEFAULT_QUEUE: Final = "default"
 PAYLOAD_LIMIT_BYTES: Final = 1024 * 1024

@@ -195,3 +195,22 @@ def test_a_database_that_every_user_can_read_is_a_problem(migrated: Shell) -> No
     assert finding["advice"] == "chmod o-rwx app.db"
     (migrated.folder / "app.db").chmod(0o660)
     assert quickly(migrated, "doctor", "--app", "app").code == 0
+
+
+def test_waiting_tasks_that_do_not_fit_the_app_are_found(migrated: Shell) -> None:
+    (first,) = migrated.enqueue("greet", name="Ada")
+    (second, third) = migrated.enqueue("greet", number=2, name="Ada", loud=True)
+    migrated.enqueue("send", to="Ada")
+    migrated.enqueue("unknown", to="Ada")
+    found = quickly(migrated, "doctor", "--app", "app", "--json")
+    assert found.code == 1
+    problems = [finding for finding in found.document["problems"] if "do not fit" in finding["problem"]]
+    assert problems == [
+        {
+            "problem": f"waiting tasks of kind 'greet' that do not fit its function in this app: 2; task {third}: "
+            "the payload of task 'greet' does not fit its signature: Object contains unknown field `loud`",
+            "advice": f"start workers with the code that enqueued them, or `synergon tasks cancel {third}`",
+        }
+    ]
+    assert first < second < third
+    assert "do not fit" not in quickly(migrated, "doctor", "--url", "sqlite:///app.db").out

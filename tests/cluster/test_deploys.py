@@ -1,4 +1,5 @@
-"""Deploys: workers are told to stop and killed before their grace is over, and that costs no task anything.
+"""Deploys: workers are told to stop and killed before their grace is over, or run beside newer ones, and that costs no
+task anything.
 
 The processes are real ones of `synergon worker`; what runs holds until the file `go` is there.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.cli_support import Shell, Started, is_alive, until
+from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine, State, TaskRecord
 
@@ -106,3 +108,28 @@ def test_a_supervisor_and_workers_that_are_killed_in_their_grace_cost_a_task_not
             supervisor.signal(signal.SIGKILL)
             until(partial(_is_gone, pid))  # for it, that is a second signal
     site.finishes()
+
+
+def test_an_older_worker_leaves_the_tasks_of_a_newer_producer_to_newer_workers(site: Site) -> None:
+    (site.shell.folder / "go").touch()
+    older, newer = site.shell, Shell.in_folder(_made(site.shell.folder / "newer"))
+    code = (older.folder / "app.py").read_text().replace("greet(name: str)", "greet(name: str, loud: bool = False)")
+    (newer.folder / "app.py").write_text(code.replace('f"hello {name}"', 'f"HELLO {name}" if loud else name'))
+    with older.start("worker", "app") as first, newer.start("worker", "app", "--name", "newer") as second:
+        for worker in (first, second):
+            worker.until_says("runs 3 kinds")
+        assert newer.run("nodes", "cordon", "newer", "--app", "app").code == 0
+        with site.engine as engine:
+            calls = [engine.call("greet", name=str(number), loud=True) for number in range(20)]
+            handles = engine.enqueue_sync(calls)
+            first.until_says(r"unknown field `loud`; it is left to other nodes", times=20)
+            assert newer.run("nodes", "uncordon", "newer", "--app", "app").code == 0
+            results = [handle.result_sync(PATIENCE_SECONDS) for handle in handles]
+            records = [handle.status_sync() for handle in handles]
+    assert results == [f"HELLO {number}" for number in range(20)]
+    assert {(record.attempts, record.claim_no, len(record.errors)) for record in records} == {(1, 2, 1)}
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

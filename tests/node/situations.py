@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from tests.node.counted_functions import node_of
 from tests.node.explained_nodes import Crew
-from tests.support import PATIENCE_SECONDS, until_state
+from tests.stores.actions import new_node
+from tests.support import PATIENCE_SECONDS, until, until_state
 
 from synergon import (
     Engine,
@@ -17,6 +19,7 @@ from synergon import (
     State,
     Why,
 )
+from synergon.model.requirements import parse_requirements
 
 PERHAPS_KEPT: Final = r"(; node-\d has reserved capacity for it)?"
 """After a while one of the nodes does; where the machine is busy, the question comes after that."""
@@ -313,12 +316,33 @@ async def refused(crew: Crew) -> Situation:
     )
 
 
+async def does_not_fit(crew: Crew) -> Situation:
+    """Its producer is newer than all nodes. While they refuse it, one more node of the kind has a row."""
+    newer = replace(new_node("newer"), kinds=("quick",))
+    await crew.first.store.register(newer)
+    producer = await crew.stack.enter_async_context(Engine(crew.first.settings.url))
+    (handle,) = await producer.enqueue([producer.call("quick", loud=True)])
+
+    async def is_refused() -> bool:
+        for engine in crew.engines:
+            node_of(engine).scheduler.wake(["quick"])
+        record = await handle.status()
+        refused_by = parse_requirements(record.requirements).refused_by if record.requirements else ()
+        return len(refused_by) == len(crew.engines)
+
+    await until(is_refused)
+    await crew.first.store.unregister(newer.id)
+    misfit = r"has refused it \(the payload of task 'quick' does not fit its signature: .*`loud`\)"
+    pattern = crew.each("quick", misfit) + "; no live node could ever run it"
+    return Situation(handle, pattern, Why.REFUSED, lambda: _helped(crew))
+
+
 async def _helped(crew: Crew, *, kind: str = "quick", **settings: Any) -> None:
     """One more node, which has what is needed."""
     engine = Engine(crew.first.settings.url, name="helper", sweep=0.05, **settings)
 
     @engine.task(name=kind)
-    async def quick() -> None: ...
+    async def quick(*, loud: bool = False) -> None: ...
 
     await crew.stack.enter_async_context(engine.worker(grace=0))
 
@@ -350,4 +374,5 @@ SCENARIOS: list[Scenario] = [
     other_queues,
     unknown_kind,
     refused,
+    does_not_fit,
 ]

@@ -8,6 +8,7 @@ from tests.node.situations import (
     SCENARIOS,
     Scenario,
     cordoned,
+    does_not_fit,
     in_line,
     limit_full,
     other_queues,
@@ -27,7 +28,7 @@ async def test_it_is_said_why_it_waits_and_without_the_cause_it_runs(
     await play(scenario, count, memory_url)
 
 
-@pytest.mark.parametrize("scenario", [in_line, limit_full, server_resting, resource_full, cordoned])
+@pytest.mark.parametrize("scenario", [in_line, limit_full, server_resting, resource_full, cordoned, does_not_fit])
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_the_same_is_said_on_every_store(scenario: Scenario, store: str, request: pytest.FixtureRequest) -> None:
     await play(scenario, 3, request.getfixturevalue(f"{store}_url"))

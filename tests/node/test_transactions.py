@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import NewEngine
 from tests.node import process_functions as process_bodies
 from tests.node.process_functions import on
-from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until_state
+from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until, until_state
 
 from synergon import Context, Engine, NotAvailable, NotConnected, OptionError, Reason, Retry, Snooze, State
 
@@ -200,6 +201,114 @@ async def test_a_transaction_that_is_held_too_long_is_rolled_back_and_says_so(
     assert record.error is not None
     assert "ctx.transaction() was held for more than 2 s" in record.error.message
     assert orders(file) == []
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+async def test_a_function_that_raises_after_it_was_rolled_back_is_told_why(
+    new_engine: NewEngine, sqlite_url: str, file: Path, *, wraps: bool
+) -> None:
+    """SQLite itself says only that the statement is not authorized."""
+    engine = new_engine(sqlite_url, lease=3)
+
+    @engine.task
+    async def order(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            while True:
+                await asyncio.sleep(0.01)
+                try:
+                    connection.execute("INSERT INTO orders VALUES ('book')")
+                except sqlite3.Error as error:
+                    if wraps:
+                        raise ValueError("the order cannot be stored") from error
+                    raise
+
+    async with engine.worker():
+        record = await ended(await order.enqueue())
+    assert record.error is not None
+    assert "ctx.transaction() was held for more than 1 s" in record.error.message
+    assert "sqlite3." in record.error.traceback, "the line that failed is told, too"
+    assert orders(file) == []
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+async def test_a_write_that_finds_the_disk_full_costs_the_task_nothing(engine: Engine, file: Path) -> None:
+    @engine.task(retry=1)
+    async def order(ctx: Context) -> int:
+        async with ctx.transaction() as connection:
+            connection.execute("INSERT INTO orders VALUES ('book')")
+            if ctx.claim_no == 1:
+                connection.execute("PRAGMA max_page_count = 1")  # the file may not grow
+                connection.execute("INSERT INTO orders VALUES (hex(zeroblob(1000000)))")
+        return ctx.claim_no
+
+    async with engine.worker():
+        handle = await order.enqueue()
+        assert await handle.result(PATIENCE_SECONDS) == 2
+        record = await handle.status()
+    assert (record.attempts, record.errors) == (1, ())
+    assert orders(file) == ["book"]
+
+
+async def test_a_success_that_finds_the_disk_full_costs_the_task_nothing(engine: Engine, file: Path) -> None:
+    @engine.task(retry=1)
+    async def order(ctx: Context) -> str:
+        async with ctx.transaction() as connection:
+            connection.execute("INSERT INTO orders VALUES ('book')")
+            if ctx.claim_no == 1:
+                connection.execute("PRAGMA max_page_count = 1")
+        return str(ctx.claim_no) * 500_000  # which the row of the success holds
+
+    async with engine.worker():
+        handle = await order.enqueue()
+        assert (await handle.result(PATIENCE_SECONDS))[0] == "2"
+        record = await handle.status()
+    assert (record.attempts, record.errors) == (1, ())
+    assert orders(file) == ["book"]
+
+
+async def test_a_commit_that_the_disk_does_not_take_costs_the_task_nothing(
+    engine: Engine, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No file of this process may grow beyond the current size of the log, until the attempt has ended."""
+    log = file.with_name(f"{file.name}-wal")
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @engine.task(retry=1)
+    async def order(ctx: Context) -> int:
+        async with ctx.transaction() as connection:
+            connection.execute("INSERT INTO orders VALUES (hex(zeroblob(100000)))")
+            if ctx.claim_no == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, hard))
+        return ctx.claim_no
+
+    try:
+        async with engine.worker():
+            handle = await order.enqueue()
+            await until(lambda: "is not charged" in caplog.text)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert await handle.result(PATIENCE_SECONDS) == 2
+            record = await handle.status()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (record.attempts, record.errors) == (1, ())
+    assert len(orders(file)) == 1
+
+
+async def test_another_transaction_gets_its_turn_after_a_full_disk(engine: Engine, file: Path) -> None:
+    @engine.task(retry=1)
+    def order(ctx: Context, number: int) -> None:
+        with ctx.transaction() as connection:
+            if ctx.claim_no == 1 and number % 2:
+                connection.execute("PRAGMA max_page_count = 1")
+                connection.execute("INSERT INTO orders VALUES (hex(zeroblob(1000000)))")
+            connection.execute("INSERT INTO orders VALUES (?)", (f"{number}",))
+
+    async with engine.worker():
+        handles = await order.enqueue_many([(number,) for number in range(6)])
+        await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
+    assert orders(file) == [str(number) for number in range(6)]
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
@@ -539,7 +648,7 @@ def test_the_sync_twin_joins_the_callers_transaction_in_the_callers_thread(sqlit
         connection.close()
         assert kept.status_sync().arguments == {"name": "kept"}
         assert other.status_sync().state is State.READY
-        assert lost.id == kept.id, "the id of what never existed is free"
+        assert lost.id < kept.id, "the id of what never existed is not another task's"
 
 
 async def test_a_body_waits_for_its_turn_while_somebody_else_holds_the_database(

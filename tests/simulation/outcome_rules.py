@@ -12,6 +12,7 @@ from synergon.model.outcomes import (
     HandedBack,
     KeyAssigned,
     Outcome,
+    Refused,
     Retrying,
     Snoozed,
     Succeeded,
@@ -36,7 +37,7 @@ class Row(Protocol):
 def check_outcome(outcome: Outcome, old: Row, new: Row) -> str | None:
     """What is wrong with the way from `old` to `new`; None: nothing."""
     attempts, crashes = new.attempts - old.attempts, new.crashes - old.crashes
-    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed | KeyAssigned)
+    is_free = isinstance(outcome, Snoozed | HandedBack | Crashed | KeyAssigned | Refused)
     if attempts != (-1 if is_free else 0):
         return f"{_name(outcome)} changed its attempts by {attempts}"
     if crashes != isinstance(outcome, Crashed):
@@ -58,6 +59,8 @@ def _targets(outcome: Outcome, new: Row) -> set[State]:
             return {State.SCHEDULED, *ITS_TURN}
         case KeyAssigned():
             return {State.SCHEDULED, *ITS_TURN}
+        case Refused():  # the auditor knows which of the two
+            return {State.FAILED, *ITS_TURN}
         case Crashed():
             return {State.FAILED} if new.crashes == CRASH_LIMIT else {State.SCHEDULED, *ITS_TURN}
 

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, cast
 
 import pytest
+from tests.simulation.deploy_mutants import DEPLOY_MUTANTS
 from tests.simulation.limit_mutants import LIMIT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.network_mutants import NETWORK_MUTANTS
@@ -29,6 +30,8 @@ def _shape(function: Any) -> tuple[bool, list[tuple[Any, bool]]]:
     ]
 
 
-@pytest.mark.parametrize("mutate", [*MUTANTS, *LIMIT_MUTANTS, *NETWORK_MUTANTS], ids=lambda mutate: mutate.__name__)
+@pytest.mark.parametrize(
+    "mutate", [*MUTANTS, *LIMIT_MUTANTS, *DEPLOY_MUTANTS, *NETWORK_MUTANTS], ids=lambda mutate: mutate.__name__
+)
 def test_a_mutant_takes_the_arguments_of_its_original(mutate: Mutant) -> None:
     mutate(cast("pytest.MonkeyPatch", Comparing()))

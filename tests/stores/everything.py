@@ -9,7 +9,19 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 from tests.postgres_server import administer, server_url
-from tests.stores.actions import HOUR, KIND, OUTCOMES, Worker, add, amounts, demands, listed, settlement_of
+from tests.stores.actions import (
+    ERROR,
+    HOUR,
+    KIND,
+    OUTCOMES,
+    Worker,
+    add,
+    amounts,
+    demands,
+    listed,
+    new_node,
+    settlement_of,
+)
 
 from synergon.errors import KeyConflict
 from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
@@ -17,7 +29,7 @@ from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
 from synergon.model.operator_actions import NewAction
-from synergon.model.outcomes import FencedOutcome, Progress, Report, Succeeded
+from synergon.model.outcomes import FencedOutcome, Progress, Refused, Report, Succeeded
 from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
@@ -204,11 +216,23 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
         await worker.claim_rooms(kind_request, totals=totals, reserved_task=big, reserve_microseconds=0)
     ).reserved is None
     assert await store.next_start("rated", "nobody") is None
+    await do_refusals(store, worker)
     await do_waits(store)
     await do_claim_of_a_held_row(store, worker, big)
     await do_cordon_beside_a_claim(
         store, ClaimRequest(node_id="carrier", kinds=(kind_request,), limit=1, totals=totals)
     )
+
+
+async def do_refusals(store: PostgresStore, worker: Worker) -> None:
+    """A node refuses a task, others take it, and the last one ends it; then somebody wants it again."""
+    await store.register(replace(new_node("newer"), kinds=("fresh",)))
+    task_id = await add(store, kind="fresh")
+    for node in (worker, Worker(store, "newer")):
+        (claim,) = await node.claim("fresh")
+        await node.finish(claim, Refused(error=ERROR, requirements=claim.requirements))
+    await store.retry([task_id])
+    await store.delete([task_id])
 
 
 async def do_waits(store: PostgresStore) -> None:

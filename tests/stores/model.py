@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from msgspec.structs import replace
 from tests.stores.model_claim import ModelClaim, ModelClaims
 
 from synergon.errors import KeyConflict, LeaseLost
@@ -25,13 +26,15 @@ from synergon.model.outcomes import (
     HandedBack,
     KeyAssigned,
     Outcome,
+    Refused,
     Report,
     Retrying,
     Snoozed,
     Succeeded,
 )
+from synergon.model.requirements import with_refusal, without_refusals
 from synergon.model.tasks import NewTask
-from synergon.policies import CRASH_LIMIT
+from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT
 
 LATER = 3600 * 1_000_000
 """An hour: a moment that does not come while a test runs."""
@@ -287,7 +290,7 @@ class Model:
 
         kind_request = room_for_kept()
         left_to_kept = frozenset[str]() if kind_request is None else frozenset(kind_request.limits)
-        claim = ModelClaim(request, self._places, may_keep, left_to_kept)
+        claim = ModelClaim(request, self._places, may_keep, left_to_kept, self.nodes)
         claim.choose(self.claimable(request.queues), start)
         if reserved_task is not None and reserved_task.reserved_by == request.node_id:
             reserved_task.reserved_by = None
@@ -370,14 +373,16 @@ class Model:
         if isinstance(outcome, Crashed):
             task.crash()
             return
-        if isinstance(outcome, Failed | Retrying) or (isinstance(outcome, Cancelled) and outcome.why):
+        if isinstance(outcome, Failed | Retrying | Refused) or (isinstance(outcome, Cancelled) and outcome.why):
             task.errors += 1
-        if isinstance(outcome, Snoozed | HandedBack | KeyAssigned):
+        if isinstance(outcome, Snoozed | HandedBack | KeyAssigned | Refused):
             task.attempts -= 1
         if task.cancel_requested or isinstance(outcome, Cancelled):
             task.end(State.CANCELLED, Reason.CANCELLED)
         elif isinstance(outcome, Failed):
             task.end(State.FAILED, outcome.reason)
+        elif isinstance(outcome, Refused) and not self._is_left_to_others(task):
+            task.end(State.FAILED, Reason.ERROR)
         else:
             is_later = isinstance(outcome, Retrying | Snoozed) and outcome.delay > 0
             task.requeue(State.SCHEDULED if is_later else State.READY)
@@ -385,6 +390,15 @@ class Model:
                 task.limit_key = outcome.limit_key
             if isinstance(outcome, HandedBack):
                 task.is_spared |= outcome.protected_for > 0
+
+    def _is_left_to_others(self, task: ModelTask) -> bool:
+        """Every node knows every kind and serves every queue here."""
+        assert task.node_id is not None
+        left = with_refusal(task.task.requirements, task.node_id)
+        if self.nodes <= set(left.refused_by) or len(left.refused_by) >= REFUSAL_LIMIT:
+            return False
+        task.task = replace(task.task, requirements=left.text)
+        return True
 
     def _check_children(self, outcome: Succeeded, child_ids: Sequence[int]) -> None:
         for child, child_id in zip(outcome.children, child_ids, strict=True):
@@ -462,6 +476,7 @@ class Model:
         task.attempts = task.crashes = 0
         task.expires_in = task.reason = task.result = task.progress = None
         task.cancel_requested = task.is_spared = False
+        task.task = replace(task.task, requirements=without_refusals(task.task.requirements))
         return True, State.READY, None
 
     def delete(self, task_id: int) -> tuple[bool, State | None]:

@@ -30,8 +30,10 @@ def position(kind_request: KindRequest, task: ModelTask) -> Position:
     return not kind_request.is_urgent, -task.priority, kind_request.rank, task.id
 
 
-def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
+def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int], node_id: str | None) -> bool:
     """Whether such a node could ever run it."""
+    if node_id in requirements.refused_by:
+        return False
     has_labels = all(label in labels for label in requirements.needs) and not any(
         label in labels for label in requirements.forbids
     )
@@ -44,7 +46,7 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
         (
             task
             for task in tasks
-            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals)
+            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals, look.node_id)
         ),
         key=lambda task: position(look.kind_request, task),
     )
@@ -62,7 +64,9 @@ class ModelClaim:
         positions: Callable[[str], float],
         may_keep: Callable[[int], bool],
         left_to_kept: frozenset[str],
+        live: set[str],
     ) -> None:
+        self._live = live
         self.request = request
         self.kind_requests = {kind_request.kind: kind_request for kind_request in request.kinds}
         self.claims = ModelClaims()
@@ -99,7 +103,9 @@ class ModelClaim:
         requirements = requirements_of(kind_request, task.task.requirements)
         if self._left[kind_request.kind] <= 0 or (kind_request.only is not None and task.id not in kind_request.only):
             return False
-        if not suits(requirements, self.request.labels, self.request.totals) or not self._has_places(
+        is_hopeless = self._live <= set(requirements.refused_by)
+        node_id = None if is_hopeless else self.request.node_id
+        if not suits(requirements, self.request.labels, self.request.totals, node_id) or not self._has_places(
             kind_request, task.id
         ):
             return False

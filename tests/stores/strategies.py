@@ -18,6 +18,7 @@ from synergon.model.outcomes import (
     KeyAssigned,
     Outcome,
     Progress,
+    Refused,
     Retrying,
     Snoozed,
     Succeeded,
@@ -84,6 +85,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.sampled_from([HandedBack(), HandedBack(protected_for=LATER)]),
     st.just(Crashed(error=ERROR)),
     st.sampled_from([KeyAssigned(limit_key="ada"), KeyAssigned(limit_key="bob")]),
+    st.just(Refused(error=ERROR, requirements="")),  # those of the claim
 )
 
 limit_names = st.sampled_from(["key:a", "key:a", "key:b", "kind:a", "both"])

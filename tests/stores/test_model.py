@@ -44,7 +44,7 @@ from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import LimitRecord, NewLimit
 from synergon.model.operator_actions import NewAction, Verb
-from synergon.model.outcomes import FencedOutcome, Outcome, Progress, Report, Succeeded
+from synergon.model.outcomes import FencedOutcome, Outcome, Progress, Refused, Report, Succeeded
 from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
 from synergon.model.tasks import Cutoffs, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.rules.node_capacity import requirements_of
@@ -74,6 +74,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.settled: dict[Fence, FencedOutcome] = {}
         self.keys: dict[Fence, str | None] = {}
         """The line of each claim, as the store told it."""
+        self.requirements: dict[Fence, str] = {}
+        """What each claim said of them."""
         self.reserved: dict[str, int | None] = {}
         """What each node keeps room for, as it was told."""
         self.run(self.store.open())
@@ -210,6 +212,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.finish_both([self.fenced((task_id, claim_no), outcome)])
 
     def fenced(self, fence: Fence, outcome: Outcome, progress: Progress | None = None) -> FencedOutcome:
+        if isinstance(outcome, Refused):
+            outcome = replace(outcome, requirements=self.requirements.get(fence, ""))
         return FencedOutcome(
             id=fence[0],
             claim_no=fence[1],
@@ -238,6 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.check_claim(claim)
             self.claims.append((claim.id, claim.claim_no))
             self.keys[claim.id, claim.claim_no] = claim.limit_key
+            self.requirements[claim.id, claim.claim_no] = claim.requirements
 
     def check_claim(self, claim: Claim) -> None:
         known = self.model.tasks[claim.id]
@@ -315,7 +320,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def register(self) -> None:
         node_id = f"node-{len(self.node_ids)}"
-        self.run(self.store.register(new_node(node_id, lease=LATER)))
+        self.run(self.store.register(replace(new_node(node_id, lease=LATER), kinds=("a", "b"))))
         self.model.nodes.add(node_id)
         self.node_ids.append(node_id)
 

@@ -10,8 +10,11 @@ import asyncpg
 import pytest
 from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, server_url, store_url
 
+from synergon.model.lifecycle import State
+from synergon.model.task_records import TaskQuery
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD, Profile
+from synergon.stores.postgres.queries import page_of
 
 KINDS: Final = 50
 ROWS: Final = 100_000
@@ -122,6 +125,13 @@ class Planner:
         ids, claims, results = array(*range(1, size + 1)), array(*[1] * size), array(*["NULL"] * size)
         return await self._plan(mode, "succeed", ids, claims, results, "1")
 
+    async def listing(self, mode: str) -> set[str]:
+        """How a page of ready tasks is found."""
+        sql, values = page_of(self._sql["recent_records"], TaskQuery(limit=50), frozenset({State.READY}))
+        await self._connection.execute(f"SET plan_cache_mode = {mode}")
+        text = await self._connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *values)
+        return set(_scans(json.loads(text)[0]["Plan"]))
+
     async def _scans(self, mode: str, name: str, *arguments: str) -> set[str]:
         return set(_scans(await self._plan(mode, name, *arguments)))
 
@@ -187,6 +197,26 @@ async def test_no_statement_reads_more_than_it_takes(planner: Planner) -> None:
             assert await planner.succeed(mode, size) == {"task_pkey"}, (mode, size)
 
 
+async def test_a_page_of_ready_tasks_is_read_by_id(planner: Planner) -> None:
+    for mode in PLANS:
+        assert await planner.listing(mode) == {"task_pkey"}, mode
+
+
+async def test_a_page_of_old_tasks_is_complete_too() -> None:
+    """They are not among the newest rows."""
+    store = PostgresStore(store_url())
+    await store.open()
+    fill(kinds=1)
+    page = await store.list_tasks(TaskQuery(states=frozenset({State.RUNNING}), limit=50))
+    ids = [task.id for task in page.tasks]
+    assert len(ids) == 50
+    assert ids == sorted(ids, reverse=True)
+    assert all(task.state is State.RUNNING for task in page.tasks)
+    await store.close()
+    administer(f"TRUNCATE {SCHEMA}.task")
+    analyze()
+
+
 async def test_successes_are_locked_in_the_order_of_their_ids(planner: Planner) -> None:
     """As everywhere, so that nobody waits in a ring: the index is read in its order, and no bitmap of it is made."""
     for mode in PLANS:
@@ -223,6 +253,11 @@ async def distributed_planner() -> AsyncIterator[Planner]:
 async def test_a_look_reads_the_heads_of_the_shards_and_no_more(distributed_planner: Planner) -> None:
     for mode in PLANS:
         assert await distributed_planner.candidates(mode) == {"task_ready"}, mode
+
+
+async def test_a_page_of_ready_tasks_is_read_by_id_there_too(distributed_planner: Planner) -> None:
+    for mode in PLANS:
+        assert await distributed_planner.listing(mode) == {"task_pkey"}, mode
 
 
 async def test_without_one_statement_for_all_the_steps_find_their_rows_too(distributed_planner: Planner) -> None:

@@ -84,6 +84,80 @@ async def test_a_body_that_fails_has_written_nothing_of_its_own(engine: Engine, 
         assert words() == []
 
 
+@pytest.mark.parametrize("code", ["53100", "53200"])
+async def test_a_full_disk_costs_the_task_nothing(engine: Engine, code: str) -> None:
+    @engine.task(retry=1)
+    async def write(ctx: Context) -> int:
+        async with ctx.transaction() as connection:
+            await connection.execute(f"INSERT INTO {TABLE} VALUES ('book')")
+            if ctx.claim_no == 1:
+                await connection.execute(f"DO $$ BEGIN RAISE 'no space left' USING ERRCODE = '{code}'; END $$")
+        return ctx.claim_no
+
+    async with engine, engine.worker():
+        handle = await write.enqueue()
+        assert await handle.result(timeout=PATIENCE_SECONDS) == 2
+        record = await handle.status()
+    assert (record.attempts, record.errors) == (1, ())
+    assert words() == ["book"]
+
+
+async def test_a_commit_that_finds_the_disk_full_costs_the_task_nothing(engine: Engine) -> None:
+    """A trigger that runs at the commit reports it, once; a sequence goes on through the rollback."""
+    administer(
+        f"CREATE OR REPLACE FUNCTION {SCHEMA}.fill_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF nextval('{SCHEMA}.commits') = 1 THEN RAISE 'no space left' USING ERRCODE = '53100'; END IF; RETURN NULL; "
+        f"END $$; CREATE SEQUENCE {SCHEMA}.commits; CREATE CONSTRAINT TRIGGER fill_disk AFTER INSERT ON {TABLE} "
+        f"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {SCHEMA}.fill_disk()"
+    )
+
+    @engine.task(retry=1)
+    def write(ctx: Context) -> int:
+        with ctx.transaction() as connection:
+            connection.execute(f"INSERT INTO {TABLE} VALUES ('book')")
+        return ctx.claim_no
+
+    try:
+        async with engine, engine.worker():
+            handle = await write.enqueue()
+            assert await handle.result(timeout=PATIENCE_SECONDS) == 2
+            record = await handle.status()
+    finally:
+        administer(f"DROP TRIGGER fill_disk ON {TABLE}; DROP SEQUENCE {SCHEMA}.commits")
+    assert (record.attempts, record.errors) == (1, ())
+    assert words() == ["book"]
+
+
+async def test_a_limit_of_the_server_is_charged(engine: Engine) -> None:
+    """It would be met again and again: an operator has set it."""
+
+    @engine.task(retry=1)
+    async def write(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("DO $$ BEGIN RAISE 'temp_file_limit' USING ERRCODE = '53400'; END $$")
+
+    async with engine, engine.worker():
+        handle = await write.enqueue()
+        with pytest.raises(TaskFailed, match="temp_file_limit"):
+            await handle.result(timeout=PATIENCE_SECONDS)
+
+
+async def test_a_function_that_raises_after_it_was_rolled_back_is_told_why(new_engine: NewEngine) -> None:
+    engine = new_engine(store_url(), lease=3)
+
+    @engine.task(retry=1)
+    async def write(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            while True:
+                await connection.execute("SELECT 1")
+                await asyncio.sleep(0.01)
+
+    async with engine, engine.worker():
+        handle = await write.enqueue()
+        with pytest.raises(TaskFailed, match=r"ctx.transaction\(\) was held for more than 1 s"):
+            await handle.result(timeout=PATIENCE_SECONDS)
+
+
 async def test_what_a_body_sets_on_its_connection_does_not_meet_the_next(engine: Engine) -> None:
     @engine.task
     async def change(ctx: Context) -> str:

@@ -19,6 +19,7 @@ from synergon.model.requirements import parse_requirements
 from synergon.stores.session import drive
 from synergon.stores.sqlite import candidates, nodes, schema
 from synergon.stores.sqlite.claim import claim
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction
 from synergon.stores.statements import statements
@@ -61,7 +62,7 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
         schema.prepare(path)
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("BEGIN")
-            transaction = Transaction(connection)
+            transaction = Transaction(connection, IssuedIds(path))
             nodes.register(transaction, new_node("node"))
             transaction.flush()
             for lot in lots:
@@ -115,7 +116,7 @@ def measure(connection: sqlite3.Connection, work: Callable[[Session], Any]) -> M
     connection.set_progress_handler(count, 1)
     connection.set_trace_callback(texts.append)
     try:
-        answer = work(Session(connection))
+        answer = work(Session(connection, IssuedIds(Path("none.db"))))
     finally:
         connection.set_progress_handler(None, 1)
         connection.set_trace_callback(None)

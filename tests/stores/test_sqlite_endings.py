@@ -17,6 +17,7 @@ from tests.stores.test_endings import rest_ids
 
 from synergon.model.lifecycle import FINAL
 from synergon.stores.sqlite import SqliteStore, schema
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.transaction import Transaction
 from synergon.stores.statements import statements
 
@@ -39,7 +40,7 @@ def test_no_two_commits_have_the_same_moment(path: Path) -> None:
             # Somebody whose steady clock is another one; otherwise that makes all the difference.
             connection.execute("UPDATE synergon_sequence SET boot_id = 'other'")
             connection.execute("BEGIN IMMEDIATE")
-            transaction = Transaction(connection)
+            transaction = Transaction(connection, IssuedIds(path))
             moments.append(transaction.now)
             connection.execute("UPDATE synergon_sequence SET last_id = last_id + 1")
             transaction.flush()

@@ -28,6 +28,7 @@ from tests.stores.actions import (
 from tests.stores.callers import Caller, caller_of, write
 
 from synergon.errors import KeyConflict, NotAvailable, OptionError, StoreError
+from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import Succeeded
 from synergon.model.tasks import NewTask
@@ -105,6 +106,35 @@ async def test_ids_of_a_joined_transaction_are_unique(transactional: Store, call
     await caller.do("COMMIT")
     last = await add(transactional)
     assert first < joined.id < last
+
+
+async def test_the_id_of_a_task_that_was_rolled_back_is_never_another_tasks(
+    transactional: Store, caller: Caller
+) -> None:
+    """Neither in the next transaction of the caller nor in an insert without one."""
+    told = [await add(transactional)]
+    for _ in range(3):
+        await caller.do("BEGIN")
+        inserted = await transactional.insert_on(caller.connection, [NewTask(kind=KIND)] * 5)
+        told += [insertion.id for insertion in inserted]
+        await caller.do("ROLLBACK")
+    told.append(await add(transactional))
+    assert told == sorted(set(told))
+    opened = await transactional.open_group(NewGroup(name="group", tasks=(NewTask(kind=KIND),)))
+    assert opened.insertions[0].id > told[-1]
+
+
+async def test_a_holder_that_a_caller_is_told_frees_no_ids(transactional: Store, caller: Caller) -> None:
+    """The holder has a lower id than those of the transaction that was rolled back."""
+    holder = await add(transactional, key="a")
+    await caller.do("BEGIN")
+    (lost,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND)])
+    await caller.do("ROLLBACK")
+    await caller.do("BEGIN")
+    (found,) = await transactional.insert_on(caller.connection, [NewTask(kind=KIND, key="a")])
+    await caller.do("COMMIT")
+    assert found.id == holder
+    assert await add(transactional) > lost.id
 
 
 async def test_a_joined_task_says_what_it_demands(transactional: Store, caller: Caller) -> None:

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from synergon.cli.database import Target, store_of
+from synergon.cli.misfits import find_misfits
 from synergon.cli.nodes import is_alive
 from synergon.cli.shortages import find_shortages
 from synergon.cli.unknown_variables import unknown_variables
@@ -232,7 +233,7 @@ def _readable_files(path: Path) -> Iterator[Finding]:
     """Problems with files of a SQLite database that every user of the host can read or write."""
     if os.name != "posix":  # elsewhere the mode says nothing about other users
         return
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+    for file in (path, *(path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm", "ids"))):
         if file.exists() and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
             yield Finding(
                 problem=f"every user of this host can access {file}, with arguments, results and the secret",
@@ -255,7 +256,7 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         facts["nodes"] = tuple(map(_without_password, nodes))
         counts = await store.counts()
         queues = await store.queues()
-        shortages = await find_shortages(engine, counts)
+        shortages = [*await find_shortages(engine, counts), *await find_misfits(engine, counts)]
     return [
         *_unsafe_settings(facts["store"]),
         *_clock_problems(ahead),

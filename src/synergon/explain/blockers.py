@@ -29,6 +29,7 @@ def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
     causes = [
         *_closed(node),
         *([] if node.serves(task.queue, task.kind) else [Cause(why=Why.OTHER_QUEUES, subject=task.queue)]),
+        *_refused(node, task, requirements),
         *_unsuitable(node, requirements),
         *full,
         *(_unyielding(node, task.kind, now) if full else ()),
@@ -42,6 +43,13 @@ def _closed(node: NodeView) -> Iterator[Cause]:
         yield Cause(why=Why.STOPPING)
     elif node.is_cordoned:
         yield Cause(why=Why.CORDONED, subject=node.state.departure or "", since=node.record.cordoned_at)
+
+
+def _refused(node: NodeView, task: TaskRecord, requirements: Requirements) -> Iterator[Cause]:
+    """The cause that the node has refused the task, with the error of its last refusal."""
+    if node.record.id in requirements.refused_by:
+        errors = [error.message for error in task.errors if error.node_id == node.record.id]
+        yield Cause(why=Why.REFUSED, subject=errors[-1] if errors else "its arguments do not fit")
 
 
 def _unsuitable(node: NodeView, requirements: Requirements) -> Iterator[Cause]:

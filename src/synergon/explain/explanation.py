@@ -55,7 +55,9 @@ class Why(StrEnum):
     LABEL_MISSING = "label_missing"
     LABEL_FORBIDDEN = "label_forbidden"
     TOO_SMALL = "too_small"
-    """The node has `of` of the resource in total, and the task needs more."""
+    """The node has `of` in total, and the task needs more."""
+    REFUSED = "refused"
+    """The arguments do not fit the task function of the node; `subject` is the error."""
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
     PROCESSES = "processes"
@@ -80,8 +82,9 @@ class Why(StrEnum):
 SHARED: Final = frozenset({Why.PAUSED, Why.LIMIT, Why.SERVER, Why.BACKED_OFF, Why.REMOVED, Why.NO_SERVERS})
 """Causes that do not depend on the node."""
 
-NEVER: Final = frozenset({Why.LABEL_MISSING, Why.LABEL_FORBIDDEN, Why.TOO_SMALL})
-"""Causes because of which a node can never run the task, unless it is restarted with other labels or resources."""
+NEVER: Final = frozenset({Why.LABEL_MISSING, Why.LABEL_FORBIDDEN, Why.TOO_SMALL, Why.REFUSED})
+"""Causes for which a node can never run the task, unless it is restarted with other labels, resources or
+code."""
 
 
 class Cause(Record, frozen=True, kw_only=True):
@@ -89,7 +92,7 @@ class Cause(Record, frozen=True, kw_only=True):
 
     why: Why
     subject: str = ""
-    """The name of the queue, limit, server, resource, label or error type, or the id of the group or task."""
+    """The name of the queue, limit, server, resource, label or error type, the id of the group or task, or an error."""
     in_use: float | None = None
     of: float | None = None
     needed: float | None = None

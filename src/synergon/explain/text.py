@@ -177,6 +177,7 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.LABEL_MISSING: lambda cause, _: f"lacks label {cause.subject}",
     Why.LABEL_FORBIDDEN: lambda cause, _: f"has the forbidden label {cause.subject}",
     Why.TOO_SMALL: _too_small,
+    Why.REFUSED: lambda cause, _: f"has refused it ({cause.subject})",
     Why.SLOTS: lambda cause, _: _is_full(_slots(cause)),
     Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",

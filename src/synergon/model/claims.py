@@ -88,6 +88,9 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """For how many microseconds from now the reservation holds. 0 drops it."""
     shares: tuple[dict[str, int], ...] = ()
     """The distinct costs of running tasks."""
+    hopeless: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    """The kinds and refusing nodes of tasks that all live nodes have refused. The store sets it: the node may take such
+    a task again, and its refusal ends the task."""
 
     @property
     def free_processes(self) -> int:
@@ -185,7 +188,9 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     queues: frozenset[str] | None = None
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """Excludes tasks that can never run on a node with these totals."""
+    """Tasks that can never run on a node with these totals are excluded."""
+    node_id: str | None = None
+    """Tasks that this node has refused are excluded."""
     after: tuple[int, int] | None = None
     """Only tasks after this (priority, id) in claim order."""
     limit: int = 100

@@ -83,7 +83,16 @@ class KeyAssigned(Record, frozen=True, kw_only=True):
     limit_key: str
 
 
-Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed | KeyAssigned
+class Refused(Record, frozen=True, kw_only=True):
+    """The arguments do not fit the task function of this node, which may be older than the producer. The attempt is not
+    counted, and other nodes may claim the task."""
+
+    error: ErrorRecord
+    requirements: str
+    """As in the claim."""
+
+
+Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed | KeyAssigned | Refused
 
 
 class Progress(Record, frozen=True, kw_only=True):

@@ -41,7 +41,10 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     is_long: bool = False
     """Whether the task may run for longer than the timeout of its kind."""
     is_process: bool | None = None
-    """Whether the task function runs in a child process. None means as the kind declares."""
+    """Whether the task function runs in a child process; None means as the kind says."""
+    refused_by: tuple[str, ...] = ()
+    """The ids of nodes whose function does not fit the arguments: none of them claims the task again. They are here
+    because the index of ready tasks has this text: a node passes over all tasks that it has refused in one step."""
 
     @property
     def text(self) -> str:
@@ -50,6 +53,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 NO_REQUIREMENTS: Final = Requirements()
+ALL_LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
+"""What an empty text means."""
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
 
 
@@ -82,10 +87,27 @@ def parse_requirements(text: str) -> Requirements:
     return msgspec.json.decode(text, type=Requirements)
 
 
-def is_suitable(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:
-    """Whether a node with these labels and totals can ever run a task with these requirements."""
+def with_refusal(text: str, node_id: str) -> Requirements:
+    """The requirements in the row of a task that this node has refused, too."""
+    said = parse_requirements(text) if text else ALL_LEFT_TO_KIND
+    return msgspec.structs.replace(said, refused_by=tuple(sorted({*said.refused_by, node_id})))
+
+
+def without_refusals(text: str) -> str:
+    """The text of a task that no node has refused."""
+    if not text or not parse_requirements(text).refused_by:
+        return text
+    said = msgspec.structs.replace(parse_requirements(text), refused_by=())
+    return KIND_DEFAULT if said == ALL_LEFT_TO_KIND else said.text
+
+
+def is_suitable(
+    requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int], node_id: str | None = None
+) -> bool:
+    """Whether a node with this id, these labels and totals can ever run a task with these requirements."""
     return not (
-        missing_labels(requirements, labels)
+        node_id in requirements.refused_by
+        or missing_labels(requirements, labels)
         or forbidden_labels(requirements, labels)
         or oversized(requirements, totals)
     )

@@ -169,6 +169,14 @@ class Signature:
         """Decode and validate the arguments. Raises PayloadError if they do not match the signature."""
         return self.as_dict(self._validated(payload))
 
+    def plain(self, payload: bytes) -> dict[str, Any]:
+        """The arguments as plain JSON values, of a payload that may not match; without any if it is no JSON object."""
+        try:
+            values = _plain.decode(payload)
+        except (msgspec.MsgspecError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
+
     def as_dict(self, arguments: Any) -> dict[str, Any]:
         """The arguments of a struct by name, without those that the call left out."""
         values = msgspec.structs.asdict(arguments)

@@ -34,6 +34,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from synergon.errors import StoreError
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, DryRun
 from synergon.model.events import Event
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
@@ -87,8 +88,12 @@ class TaskTransaction(Protocol):
 
         If the claim is stale or the task is to be cancelled, everything is rolled back and the outcome is not applied.
         Raises `Contention`, rolled back too, if another transaction was in conflict: the task function may run again at
-        once.
+        once. Raises `RolledBack` if the database could not write: the task function may run again later.
         """
+
+    def explain(self, error: BaseException) -> StoreError | None:
+        """What an error that the task function raised means for the transaction: `RolledBack` if the database could not
+        write, another `StoreError` if the transaction was held for too long, None if the error has other causes."""
 
     async def rollback(self) -> None:
         """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
@@ -213,6 +218,10 @@ class Store(Protocol):
         (`stores.rules.node_capacity`). Ready tasks are indexed by kind, queue and requirements; of a ready group that
         does not fit, only the first task is read.
 
+        Refusals. A node does not get a task that it has refused (`Refused`), as long as another node with a live lease
+        runs its kind, serves its queue and has not refused it. After that it gets the task again, and its refusal ends
+        the task.
+
         Reservation. A node reserves capacity for at most one task. Without `reserved_task` the claim reserves capacity
         for the first task in order that fits the node later, has been due for `patience`, has free permits, and is not
         reserved by another live, uncordoned node. The claim then takes no further task and reports the reservation
@@ -246,10 +255,12 @@ class Store(Protocol):
         Succeeded → `succeeded` with its result; its children are inserted (key conflicts: `return`). Failed → `failed`
         with its reason; the error is appended. Retrying → `scheduled` (`ready` if the delay is 0); the error is
         appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
-        `ready`, `attempts - 1`, and protected from preemption for `protected_for`, or longer if it was already. Crashed
-        → the error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
-        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. If a
-        cancellation was requested, the task ends `cancelled` instead.
+        `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
+        error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
+        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. Refused →
+        the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again; or `failed` with
+        the reason `error` if all nodes with a live lease that run its kind and serve its queue have refused it, or at
+        `REFUSAL_LIMIT`. If a cancellation was requested, the task ends `cancelled` instead.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
         outcome that names a server counts for that server's health: after `backoff_after` failures in a row the server

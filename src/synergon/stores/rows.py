@@ -63,6 +63,7 @@ class FinalTask(msgspec.Struct, frozen=True):
     state: State
     key: str | None
     limit_key: str | None
+    requirements: str
 
 
 class FinishedClaim(msgspec.Struct, frozen=True):

@@ -224,6 +224,9 @@ class TaskRows(Protocol):
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""
 
+    async def set_requirements(self, task_id: int, requirements: str) -> None:
+        """Replace the text of the requirements of a live task."""
+
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
         """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
 
@@ -388,6 +391,9 @@ class NodeRows(Protocol):
     async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
         """Lock and return the dead nodes: their lease has ended, or `gone` names them. None of them can renew its lease
         until the transaction ends."""
+
+    async def runners(self, kind: str, queue: str) -> list[str]:
+        """The ids of the nodes with a live lease that run the kind and serve the queue."""
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from synergon.context import Context
 from synergon.errors import TaskFailed
 from synergon.model.claims import Claim
-from synergon.model.outcomes import ErrorRecord, Failed, Outcome, Retrying
+from synergon.model.outcomes import ErrorRecord, Failed, Outcome, Refused, Retrying
 from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.outcomes import find_control
@@ -94,7 +94,7 @@ class TestRunner(Runner):
         outcome = await super()._execute(attempt)
         raised = self._raised.pop(attempt.claim.id, None)
         is_wished = raised is not None and find_control(raised) is not None
-        if isinstance(outcome, Failed | Retrying) and not is_wished:
+        if isinstance(outcome, Failed | Refused | Retrying) and not is_wished:
             kept = raised if isinstance(raised, Exception) and attempt.stop is None else None
             self.failures.append(Failure(attempt, outcome.error, kept))
         return outcome

@@ -20,7 +20,7 @@ import msgspec
 from synergon.errors import DataRejected, StoreError
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Failed, FencedOutcome, Report, Succeeded, Verdict
+from synergon.model.outcomes import Failed, FencedOutcome, Refused, Report, Succeeded, Verdict
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.hooks import Hooks
@@ -245,6 +245,12 @@ class Completer:
                 )
             case State.READY:
                 self._signals.ready([verdict.kind or ""])
+            case State.FAILED if isinstance(fenced.outcome, Refused):
+                self._logger.warning(
+                    "task %d has failed for good (error): its arguments fit no live node of its kind",
+                    fenced.id,
+                    extra={"task_id": fenced.id},
+                )
             case State.SCHEDULED:
                 self._signals.due_in(getattr(fenced.outcome, "delay", 0) / 1_000_000)
         if verdict.child_ids and isinstance(fenced.outcome, Succeeded):

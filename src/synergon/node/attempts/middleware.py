@@ -17,7 +17,7 @@ import msgspec
 
 from synergon.context import Context
 from synergon.errors import PayloadError, SynergonError
-from synergon.model.outcomes import Crashed, Failed, HandedBack, Outcome, Retrying, Succeeded
+from synergon.model.outcomes import Crashed, Failed, HandedBack, Outcome, Refused, Retrying, Succeeded
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.attempts.deadlines import Deadlines
 from synergon.options.middleware_checks import CallNext
@@ -219,7 +219,7 @@ async def wrap_child(
     inner, inner_value, inner_error = ended[0]
     if error is not None and error is inner_error:
         return inner
-    if isinstance(inner, Crashed | HandedBack) and not wrapping.has_left_function:
+    if isinstance(inner, Crashed | HandedBack | Refused) and not wrapping.has_left_function:
         return inner
     children = inner.children if isinstance(inner, Succeeded) else ()
     if error is None and value is inner_value and isinstance(inner, Succeeded) and attempt.stop is None:

@@ -21,17 +21,22 @@ from synergon.model.outcomes import (
     FencedOutcome,
     HandedBack,
     Outcome,
+    Refused,
     Retrying,
     Snoozed,
 )
 from synergon.model.record import storable
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.options.durations import LONGEST_SECONDS, microseconds
+from synergon.stores.contention import RolledBack
 
 _ENGINE: Final = Path(__file__).parent
 
 TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
+
+UNWRITTEN_SECONDS: Final = 1.0
+"""The delay before a task runs again whose transaction the database could not write."""
 
 PROTECTED_SECONDS: Final = 60.0
 """For how many seconds a task that has yielded is protected from preemption."""
@@ -73,22 +78,32 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
             return _failure(attempt, describe(error, attempt.claim.attempts, node_id), chance)
 
 
+def of_rolled_back(attempt: Attempt, error: RolledBack, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of a task function whose transaction the database could not write: it runs again a little later,
+    uncharged. A command is never run twice."""
+    if attempt.task_type.is_command:
+        return of_error(attempt, error, node_id, chance)
+    return Snoozed(delay=microseconds(UNWRITTEN_SECONDS))
+
+
 def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
     """The outcome of a task function that failed in a child process. `error` is the child's description of the
     error."""
     return _failure(attempt, error, chance)
 
 
-def of_payload_record(error: ErrorRecord) -> Outcome:
-    """The outcome of an attempt whose payload a child process could not decode. `error` is the child's description."""
-    return Failed(reason=Reason.ERROR, error=error)
-
-
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """The outcome of an attempt whose payload does not match the task function. The task fails at once, because a retry
-    would fail, too."""
+    """The outcome of a payload that does not fit the task function."""
+    return of_payload_record(attempt, describe(error, attempt.claim.attempts, node_id))
+
+
+def of_payload_record(attempt: Attempt, error: ErrorRecord) -> Outcome:
+    """The outcome of a payload that does not fit, perhaps in a child process, which described the error. Another node
+    may have a newer function. A command is not left to others: it is for one server, and never runs twice."""
     attempt.is_own_fault = True
-    return of_payload_record(describe(error, attempt.claim.attempts, node_id))
+    if attempt.task_type.is_command:
+        return Failed(reason=Reason.ERROR, error=error)
+    return Refused(error=error, requirements=attempt.claim.requirements)
 
 
 def _failure(

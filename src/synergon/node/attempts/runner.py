@@ -21,7 +21,17 @@ from synergon.errors import PayloadError, StoreError
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
-from synergon.model.outcomes import Cancelled, Crashed, Failed, HandedBack, KeyAssigned, Outcome, Retrying, Succeeded
+from synergon.model.outcomes import (
+    Cancelled,
+    Crashed,
+    Failed,
+    HandedBack,
+    KeyAssigned,
+    Outcome,
+    Refused,
+    Retrying,
+    Succeeded,
+)
 from synergon.model.requirements import parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
@@ -36,7 +46,7 @@ from synergon.node.processes.executors import Executor
 from synergon.node.signals import Signals
 from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
-from synergon.stores.contention import Contention
+from synergon.stores.contention import Contention, RolledBack
 from synergon.task import AnyTask
 
 Value = TypeVar("Value")
@@ -242,20 +252,32 @@ class Runner:
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if is_given_up:
             return HandedBack()
-        if attempt.misfit is not None:
-            return outcomes.of_payload(attempt, attempt.misfit, self.node_id)
-        if attempt.limit_key is not None:
+        if attempt.misfit is None and attempt.limit_key is not None:
             return KeyAssigned(limit_key=attempt.limit_key)
+        if attempt.misfit is None and attempt.runs_in == "process":
+            if attempt.task_type.hooks:
+                self._hooks.started(attempt, self.node_id)
+            return await self._in_child(attempt)
+        try:
+            arguments = self._arguments(attempt)
+        except PayloadError as misfit:
+            if attempt.task_type.hooks:
+                self._hooks.watch(attempt, self.node_id)
+            return outcomes.of_payload(attempt, misfit, self.node_id)
         if attempt.task_type.hooks:
             self._hooks.started(attempt, self.node_id)
-        if attempt.runs_in == "process":
-            return await self._in_child(attempt)
         attempt.has_begun = True
         self._deadlines.arm(attempt)
         try:
-            return await self._in_process(attempt)
+            return await self._in_process(attempt, arguments)
         finally:
             self._deadlines.disarm(attempt)
+
+    @staticmethod
+    def _arguments(attempt: Attempt) -> dict[str, Any]:
+        if attempt.misfit is not None:
+            raise attempt.misfit
+        return attempt.task_type.signature.decode(attempt.claim.payload)
 
     async def _gets_capacity(self, attempt: Attempt) -> bool:
         attempt.asyncio_task = asyncio.current_task()  # so that a cancellation ends the wait
@@ -275,12 +297,8 @@ class Runner:
         run = partial(self._child_attempts.run, attempt, self.node_id)
         return await wrap_child(attempt, context, run, self._deadlines, partial(self._outcome_of, attempt, context))
 
-    async def _in_process(self, attempt: Attempt) -> Outcome:
+    async def _in_process(self, attempt: Attempt, arguments: dict[str, Any]) -> Outcome:
         signature = attempt.task_type.signature
-        try:
-            arguments = signature.decode(attempt.claim.payload)
-        except PayloadError as misfit:
-            return outcomes.of_payload(attempt, misfit, self.node_id)
         context: Context | None = None
         if signature.injected or attempt.task_type.around:
             context = context_of(attempt, LocalLink(self._services, attempt))
@@ -329,12 +347,20 @@ class Runner:
         if attempt.stop is not None and self._is_stop_the_outcome(attempt, error):
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if error is not None:
-            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+            return self._failing(attempt, error)
         try:
             result = attempt.task_type.signature.encode_result(value)
         except PayloadError as misfit:
             return outcomes.of_error(attempt, misfit, self.node_id, self._clock.chance)
         return Succeeded(result=result, children=context.children if context is not None else ())
+
+    def _failing(self, attempt: Attempt, error: BaseException) -> Outcome:
+        if attempt.transaction is not None and outcomes.find_control(error) is None:
+            error = attempt.transaction.explain(error)
+        if isinstance(error, RolledBack):
+            self._logger.warning("task %d (%s) is not charged: %s", attempt.claim.id, attempt.claim.kind, error)
+            return outcomes.of_rolled_back(attempt, error, self.node_id, self._clock.chance)
+        return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
 
     @staticmethod
     def _is_stop_the_outcome(attempt: Attempt, error: BaseException | None) -> bool:
@@ -358,6 +384,8 @@ class Runner:
                 then = f"has failed for good ({reason})"
             case Crashed(error=error):
                 then = "took its process down"
+            case Refused(error=error):
+                then = "is left to other nodes"
             case _:
                 return
         claim = attempt.claim
@@ -388,7 +416,7 @@ class Runner:
             self._logger.info("task %d (%s) runs again: %s", attempt.claim.id, attempt.claim.kind, error)
             return HandedBack()
         except StoreError as error:
-            return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
+            return self._failing(attempt, error)
         if verdict.state is State.SUCCEEDED:
             self._completer.announce_now(fenced, verdict)
             return None

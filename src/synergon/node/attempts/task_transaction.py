@@ -44,6 +44,19 @@ class NodeTaskTransaction(OpenTransaction):
         assert self.opened is not None
         return await self.opened.finish(fenced)
 
+    def explain(self, error: BaseException) -> BaseException:
+        """The error of the task function, or what the store says about it or one of its causes."""
+        cause: BaseException | None = error
+        seen: set[int] = set()
+        while self.opened is not None and cause is not None and id(cause) not in seen:
+            seen.add(id(cause))  # the causes of exceptions may form a cycle
+            explained = self.opened.explain(cause)
+            if explained is not None:
+                explained.__cause__ = error
+                return explained
+            cause = cause.__cause__
+        return error
+
     async def rollback(self) -> None:
         """Undo the writes of the task function, if the transaction was opened."""
         if self.opened is not None:

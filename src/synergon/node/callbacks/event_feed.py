@@ -21,7 +21,7 @@ from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.events import Event, EventName, given_fields
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Crashed, Failed, FencedOutcome, Outcome, Retrying, Snoozed, Verdict
+from synergon.model.outcomes import Crashed, Failed, FencedOutcome, Outcome, Refused, Retrying, Snoozed, Verdict
 from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Reaped
@@ -155,7 +155,9 @@ def _reason(outcome: Outcome | None, state: State) -> Reason | None:
         case State.CANCELLED:
             return Reason.CANCELLED
         case State.FAILED:
-            return outcome.reason if isinstance(outcome, Failed) else Reason.CRASHED
+            if isinstance(outcome, Failed):
+                return outcome.reason
+            return Reason.ERROR if isinstance(outcome, Refused) else Reason.CRASHED
         case _:
             return None
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from synergon.errors import SynergonError
+from synergon.errors import PayloadError, SynergonError
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
@@ -27,6 +27,7 @@ from synergon.model.outcomes import (
     Failed,
     FencedOutcome,
     Outcome,
+    Refused,
     Retrying,
     Succeeded,
     Verdict,
@@ -80,10 +81,14 @@ class Hooks:
         self._threads = asyncio.Semaphore(THREADS)
 
     def started(self, attempt: Attempt, node_id: str) -> None:
-        """Call the hook `on_start`, before the task function of a kind with hooks runs."""
+        """Call `on_start`: the task function of a kind with hooks is about to run."""
+        self.watch(attempt, node_id)
+        self._call(attempt, "on_start", lambda: (attempt.server,))
+
+    def watch(self, attempt: Attempt, node_id: str) -> None:
+        """Call the other hooks when the attempt has ended, although its task function does not run."""
         attempt.started_at = self._clock.monotonic()
         self.open[attempt.claim.id, attempt.claim.claim_no] = (attempt, node_id)
-        self._call(attempt, "on_start", lambda: (attempt.server,))
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Call the hooks for an outcome that ended the task. A stale outcome, and one after which the task runs again,
@@ -158,13 +163,15 @@ class Hooks:
 
 
 def _error(outcome: Outcome, attempt: Attempt, node_id: str) -> ErrorRecord:
-    """Why the task has failed: the error of its outcome; for a command that was handed back, that it is never run
-    twice."""
-    if isinstance(outcome, Failed | Retrying | Crashed):
+    """Why the task has failed: its own error, the last of its crashes, or that it is a command and was given back."""
+    if isinstance(outcome, Failed | Retrying | Crashed | Refused):
         return outcome.error
     return replace(given_back(node_id), attempt=attempt.claim.attempts)
 
 
 def _task(attempt: Attempt, claim: Claim) -> HookTask:
-    arguments = attempt.task_type.signature.decode(claim.payload)
+    try:
+        arguments = attempt.task_type.signature.decode(claim.payload)
+    except PayloadError:  # the hooks of a task whose arguments do not fit
+        arguments = attempt.task_type.signature.plain(claim.payload)
     return HookTask(id=claim.id, kind=claim.kind, attempt=claim.attempts, arguments=arguments)

@@ -37,6 +37,7 @@ class Admission:
         self._ledger = ledger
         self._queues = queues
         self.labels = labels
+        self.node_id = ""
         self.is_open = True
         """Whether the node may claim. The scheduler sets it."""
         self._reservation = reservation
@@ -127,6 +128,7 @@ class Admission:
             queues=self._queues,
             labels=self.labels,
             totals=self._ledger.totals,
+            node_id=self.node_id,
             after=after,
             limit=limit,
         )

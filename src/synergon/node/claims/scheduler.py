@@ -77,10 +77,18 @@ class Scheduler:
         """Whether the node is cordoned: it starts no task until `uncordon`."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self.node_id = ""
         self.is_fenced = False
         """Whether the node has lost its lease and has not joined again."""
         self.choose_exchanged_kinds()
+
+    @property
+    def node_id(self) -> str:
+        """The id under which the node claims."""
+        return self._admission.node_id
+
+    @node_id.setter
+    def node_id(self, node_id: str) -> None:
+        self._admission.node_id = node_id
 
     def wake(self, kinds: Iterable[str]) -> None:
         """Mark kinds as dirty: they may have ready tasks."""

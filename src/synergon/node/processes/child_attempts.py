@@ -157,8 +157,7 @@ class ChildAttempts:
         if answer.error is not None:
             error = msgspec.structs.replace(answer.error, node_id=node_id)
             if answer.is_payload_error:
-                attempt.is_own_fault = True
-                return outcomes.of_payload_record(error)
+                return outcomes.of_payload_record(attempt, error)
             return outcomes.of_record(attempt, error, self._clock.chance)
         return Succeeded(result=answer.result, children=answer.children)
 

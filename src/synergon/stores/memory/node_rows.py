@@ -40,6 +40,17 @@ class NodeRows:
         dead = (node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now))
         return [DeadNode(node_id, nodes[node_id].is_stopping) for node_id in dead]
 
+    async def runners(self, kind: str, queue: str) -> list[str]:
+        """The ids of the nodes with a live lease that run the kind and serve the queue."""
+        now, tables = self._session.now, self._tables
+        return [
+            node_id
+            for node_id, node in tables.nodes.items()
+            if tables.is_leased(node_id, now)
+            and kind in node.registered.kinds
+            and (node.registered.queues is None or queue in node.registered.queues)
+        ]
+
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task."""
         nodes, running = self._tables.nodes, self._tables.running

@@ -74,7 +74,9 @@ def read_candidates(tables: Tables, query: CandidateQuery, now: int) -> list[Tas
     suitable = (
         ready_group.rows(after)
         for ready_group in open_groups(tables, query.kind_request.kind, query.queues)
-        if is_suitable(requirements_of(query.kind_request, ready_group.requirements), query.labels, query.totals)
+        if is_suitable(
+            requirements_of(query.kind_request, ready_group.requirements), query.labels, query.totals, query.node_id
+        )
     )
     fresh = (row for row in merge(*suitable, key=_position) if row.expires_at is None or row.expires_at > now)
     return [record_of(row) for row in islice(fresh, query.limit)]

@@ -209,6 +209,15 @@ class Tables:
         row.priority = priority
         self._enter(row, row.state)
 
+    def set_requirements(self, row: Row, requirements: str) -> None:
+        """Change the requirements of a live task. Only ready tasks are indexed by them."""
+        is_ready = row.state is READY
+        if is_ready:
+            self._leave(row)
+        row.task = replace(row.task, requirements=requirements)
+        if is_ready:
+            self._enter(row, READY)
+
     def end(self, row: Row, state: State, reason: Reason | None, now: int) -> None:
         """Move a live task to its final state and the history. Its unique key becomes free."""
         self._leave(row)

@@ -115,6 +115,10 @@ class TaskRows:
         """Replace the list of errors of a live task."""
         self._session.tables.rows[task_id].errors = tuple(errors)
 
+    async def set_requirements(self, task_id: int, requirements: str) -> None:
+        """Replace the text of the requirements of a live task."""
+        self._session.tables.set_requirements(self._session.tables.rows[task_id], requirements)
+
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
         """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         row = self._session.tables.rows.get(task_id)
@@ -260,7 +264,7 @@ def _live(row: Row) -> LiveTask:
 
 def _final(row: Row) -> FinalTask:
     task = row.task
-    return FinalTask(row.id, task.kind, task.queue, row.state, task.key, row.limit_key)
+    return FinalTask(row.id, task.kind, task.queue, row.state, task.key, row.limit_key, task.requirements)
 
 
 def _holder(row: Row) -> KeyHolder:

@@ -23,7 +23,9 @@ async def read_candidates(session: Session, query: CandidateQuery) -> list[TaskR
     queues = sorted(query.queues) if query.queues is not None else None
     found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
     requirement_texts = [
-        text for text in found if is_suitable(requirements_of(kind_request, text), query.labels, query.totals)
+        text
+        for text in found
+        if is_suitable(requirements_of(kind_request, text), query.labels, query.totals, query.node_id)
     ]
     if not requirement_texts:
         return []

@@ -36,6 +36,10 @@ class NodeRows:
         """Lock and return the dead nodes: their lease has ended, or `gone` names them."""
         return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
 
+    async def runners(self, kind: str, queue: str) -> list[str]:
+        """The ids of the nodes with a live lease that run the kind and serve the queue."""
+        return [row["id"] for row in await self._transaction.rows("runners", kind, queue)]
+
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task."""
         if dead:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,23 +14,41 @@ from synergon.stores import columns
 from synergon.stores.postgres.session import Session
 from synergon.stores.typed_rows import read_rows
 
+AFTER_ALL: Final = 2**63 - 1
+"""No task has a greater id."""
+
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
     """One page of the matching tasks, newest id first, from both tables of tasks."""
     states = query.states if query.states is not None else frozenset(State)
     records: list[TaskRecord] = []
-    for name, its_states in (("live_records", LIVE), ("final_records", FINAL)):
-        wanted = states & its_states
-        if wanted:
-            is_narrowed = wanted != its_states
-            records += await _newest(connection, sql[name], query, wanted if is_narrowed else None)
+    live, final = states & LIVE, states & FINAL
+    if live:
+        records += await _newest_live(connection, sql, query, live)
+    if final:
+        records += await _newest(connection, sql["final_records"], query, final if final != FINAL else None)
     records.sort(key=lambda record: -record.id)
     page = records[: query.limit]
     return TaskPage(tasks=tuple(page), next=page[-1].id if len(records) > query.limit else None)
 
 
+async def _newest_live(
+    connection: Any, sql: Mapping[str, str], query: TaskQuery, states: frozenset[State]
+) -> list[TaskRecord]:
+    if states == LIVE:
+        return await _newest(connection, sql["live_records"], query, None)
+    # The newest rows first, which the primary key finds: a full page of them is the answer.
+    recent = await _newest(connection, sql["recent_records"], query, states)
+    return recent if len(recent) > query.limit else await _newest(connection, sql["live_records"], query, states)
+
+
 async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[TaskRecord]:
-    """The newest matching tasks of one table: one more than the page has, which shows whether there is a next page."""
+    sql, values = page_of(table, query, states)
+    return read_rows(TaskRecord, await connection.fetch(sql, *values))
+
+
+def page_of(table: str, query: TaskQuery, states: frozenset[State] | None) -> tuple[str, list[Any]]:
+    """The statement that reads one more row than the page holds, so that the last page is known to be the last."""
     conditions: list[str] = []
     values: list[Any] = []
 
@@ -38,6 +56,7 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
         values.append(value)
         conditions.append(condition.format(f"${len(values)}"))
 
+    where("id < {}", query.before if query.before is not None else AFTER_ALL)
     if states is not None:
         where("state = ANY ({})", sorted(states))
         if State.SUCCEEDED not in states and states <= FINAL:
@@ -46,12 +65,8 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
         where(condition, value)
     if query.tag is not None:
         where("tags @> ARRAY[{}]", query.tag)
-    if query.before is not None:
-        where("id < {}", query.before)
-    text = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(query.limit + 1)
-    rows: list[Any] = await connection.fetch(f"{table}{text} ORDER BY id DESC LIMIT ${len(values)}", *values)
-    return read_rows(TaskRecord, rows)
+    return f"{table} WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ${len(values)}", values
 
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:

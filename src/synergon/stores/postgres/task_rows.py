@@ -106,6 +106,10 @@ class TaskRows:
         """Replace the list of errors of a live task."""
         await self._transaction.run("set_errors", task_id, _json(errors))
 
+    async def set_requirements(self, task_id: int, requirements: str) -> None:
+        """Replace the text of the requirements of a live task."""
+        await self._transaction.run("set_requirements", task_id, requirements)
+
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
         """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         return await self._transaction.run("report", task_id, claim_no, _json(progress), is_overdue) == 1

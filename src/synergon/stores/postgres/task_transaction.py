@@ -20,6 +20,7 @@ from asyncpg.transaction import Transaction
 from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.contention import RolledBack
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import ISOLATION, SEARCH_PATH, Connections
 from synergon.stores.postgres.errors import translated
@@ -109,6 +110,10 @@ class PostgresTaskTransaction:
                     await self._transaction.commit()
                     self._was_committed = True
                 return verdict
+        except StoreUnavailable as error:
+            if error.__cause__ is not None and _could_not_write(error.__cause__):
+                raise RolledBack(str(error)) from error.__cause__
+            raise
         finally:
             await self._release()
 
@@ -116,12 +121,21 @@ class PostgresTaskTransaction:
         """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
         await self._release()
 
+    def explain(self, error: BaseException) -> StoreError | None:
+        """The server has rolled back a transaction for which it reports an error."""
+        if self._was_held_too_long:
+            return self._held_too_long()
+        return RolledBack(f"{self._address.location} could not write: {error}") if _could_not_write(error) else None
+
+    def _held_too_long(self) -> StoreError:
+        return StoreError(
+            f"ctx.transaction() was held for more than {self._hold_seconds:g} s and was rolled back, because its "
+            "locks would outlive the lease; do the slow part first and open it last"
+        )
+
     async def _check_is_ours(self) -> None:
         if self._was_held_too_long:
-            raise StoreError(
-                f"ctx.transaction() was held for more than {self._hold_seconds:g} s and was rolled back, because its "
-                "locks would outlive the lease; do the slow part first and open it last"
-            )
+            raise self._held_too_long()
         try:
             is_ours = await self._is_ours()
         except asyncpg.InFailedSQLTransactionError as error:
@@ -165,6 +179,13 @@ class PostgresTaskTransaction:
             self._disconnect()
         with suppress(StoreUnavailable):  # the connection was lost, and the pool knows
             await self._connections.give_back(self.connection)
+
+
+def _could_not_write(error: BaseException) -> bool:
+    """Whether the server lacks space, memory or connections for now. A limit that somebody has configured stays."""
+    return isinstance(error, asyncpg.InsufficientResourcesError) and not isinstance(
+        error, asyncpg.ConfigurationLimitExceededError
+    )
 
 
 class BlockingConnection:

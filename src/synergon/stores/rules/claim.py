@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindRequest
+from synergon.model.requirements import parse_requirements
 from synergon.stores.rows import SharedLimits
 from synergon.stores.rules import key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
@@ -40,7 +41,7 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
 
     `groups` are the ready groups of the requested kinds.
     """
-    needed = without_idle_kinds(request, groups)
+    needed = await _with_hopeless(session, without_idle_kinds(request, groups), groups)
     limits = await session.ready.lock_limits(needed.kinds)
     started: dict[ReadyTask, Claim] = {}
     claims, unfit = Claims(), set[str]()
@@ -103,6 +104,21 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
 
 
 # ---------------------------------------------------------------- the request
+
+
+async def _with_hopeless(session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
+    """The request, which may take tasks again that this node and all other live nodes have refused: a node that had not
+    refused them has left since."""
+    refused = [(kind, queue, by) for kind, queue, text in groups if request.node_id in (by := _refused_by(text))]
+    if not refused:
+        return request
+    runners = {(kind, queue): await session.nodes.runners(kind, queue) for kind, queue, _ in refused}
+    open_to_others = {(kind, by) for kind, queue, by in refused if not set(by).issuperset(runners[kind, queue])}
+    return replace(request, hopeless=frozenset((kind, by) for kind, _, by in refused) - open_to_others)
+
+
+def _refused_by(requirements: str) -> tuple[str, ...]:
+    return parse_requirements(requirements).refused_by if requirements else ()
 
 
 def without_idle_kinds(request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:

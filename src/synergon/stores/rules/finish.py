@@ -21,6 +21,7 @@ from synergon.model.outcomes import (
     HandedBack,
     KeyAssigned,
     Outcome,
+    Refused,
     Report,
     Retrying,
     Snoozed,
@@ -29,7 +30,8 @@ from synergon.model.outcomes import (
     given_back,
 )
 from synergon.model.record import to_datetime
-from synergon.policies import CRASH_LIMIT
+from synergon.model.requirements import with_refusal
+from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
 from synergon.stores.rules import follow_ups, insert, server_health
 from synergon.stores.session import Moves, Session
@@ -156,8 +158,21 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
         case KeyAssigned(limit_key=limit_key):
             session.touched.add(task.kind, limit_key)
             return await session.tasks.release(task, limit_key=limit_key, by_owner=True)
+        case Refused(requirements=requirements):
+            return await _leave_to_others(session, task, requirements)
         case HandedBack(protected_for=protected_for):
             return await session.tasks.release(task, protected_for=protected_for, by_owner=True)
+    return await session.tasks.release(task, by_owner=True)
+
+
+async def _leave_to_others(session: Session, task: LiveTask, requirements: str) -> State:
+    """Release a task that its node has refused, or end it if no live node may run it."""
+    assert task.node_id is not None, "a running task has one"
+    left = with_refusal(requirements, task.node_id)
+    others = set(await session.nodes.runners(task.kind, task.queue)).difference(left.refused_by)
+    if not others or len(left.refused_by) >= REFUSAL_LIMIT:
+        return await _end(session, task, State.FAILED, Reason.ERROR)
+    await session.tasks.set_requirements(task.id, left.text)
     return await session.tasks.release(task, by_owner=True)
 
 
@@ -173,6 +188,8 @@ async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
             await append_error(session, task, error)
         case Crashed(error=error):
             await charge_crash(session, task, error)
+        case Refused(error=error):
+            await session.tasks.charge(task.id, attempts=1, errors=await _errors_with(session, task, error))
         case HandedBack() if task.is_command and not task.cancel_requested:
             await charge_crash(session, task, given_back(task.node_id))
         case Snoozed() | HandedBack() | KeyAssigned():

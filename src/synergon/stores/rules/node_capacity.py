@@ -34,7 +34,7 @@ class Fit(Enum):
     """The task needs a child process, and none is free. No capacity is reserved for that, because every such task needs
     exactly one."""
     NEVER = auto()
-    """The node lacks a required label, has a forbidden one, or its total capacity is too small."""
+    """The node lacks a label or has a forbidden one, its total capacity is too small, or it has refused the task."""
 
 
 class NodeCapacity:
@@ -55,7 +55,9 @@ class NodeCapacity:
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
         """Whether a task with these requirements fits. Without an id: a task other than the reserved one."""
         request = self._request
-        if not is_suitable(requirements, request.labels, request.totals):
+        is_hopeless = (kind_request.kind, requirements.refused_by) in request.hopeless
+        node_id = None if is_hopeless else request.node_id
+        if not is_suitable(requirements, request.labels, request.totals, node_id):
             return Fit.NEVER
         short_of = self.short_of(kind_request, requirements, task_id)
         if not short_of:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord
+from synergon.model.requirements import without_refusals
 from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
 from synergon.stores.rows import ChangedTask, FinalTask, LiveTask
 from synergon.stores.rules.finish import append_error
@@ -89,6 +90,9 @@ async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Move
         holder = await session.tasks.key_holder(task.kind, task.key)
         key_holder = None if holder is None else holder.id
         return Moved(id=task_id, done=False, state=task.state, kind=task.kind, key_holder=key_holder)
+    requirements = without_refusals(task.requirements)
+    if requirements != task.requirements:
+        await session.tasks.set_requirements(task_id, requirements)
     session.touched.add(task.kind, task.limit_key)
     return Moved(id=task_id, done=True, state=state, kind=task.kind)
 

@@ -10,7 +10,9 @@ from synergon.errors import OptionError
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.rules.insert import insert
 from synergon.stores.session import drive
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
+from synergon.stores.sqlite.transaction import SQL
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -33,9 +35,14 @@ def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTa
             raise OptionError("conn has no transaction open; execute BEGIN on it first, then enqueue, then commit")
         connection.execute("BEGIN IMMEDIATE")
     try:
-        transaction = Session(connection)
+        connection.execute(SQL["lock"])
+        issued = IssuedIds(path)
+        transaction = Session(connection, issued)
         inserted = drive(insert(transaction, tasks))
         transaction.flush()
+        created = [insertion.id for insertion in inserted if insertion.created]
+        if created:
+            issued.note(max(created))
     except BaseException:
         if is_ours:  # the caller has opened no transaction and would not commit this one
             connection.rollback()

@@ -32,7 +32,7 @@ def read_candidates(transaction: Transaction, query: CandidateQuery) -> list[Tas
     lists = [
         _behind(transaction, group, query)
         for group in ready_groups(transaction, [query.kind_request], query.queues)
-        if is_suitable(requirements_of(query.kind_request, group[2]), query.labels, query.totals)
+        if is_suitable(requirements_of(query.kind_request, group[2]), query.labels, query.totals, query.node_id)
     ]
     return list(islice(merge(*lists, key=_order), query.limit))
 

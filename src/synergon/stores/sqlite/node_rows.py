@@ -58,6 +58,11 @@ class NodeRows:
         leases = self._transaction.typed(Lease, "leases")
         return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
 
+    async def runners(self, kind: str, queue: str) -> list[str]:
+        """The ids of the nodes with a live lease that run the kind and serve the queue."""
+        leases = self._transaction.typed(Lease, "runners", kind=kind, queue=queue)
+        return [lease.id for lease in leases if lease.left > 0]
+
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task."""
         if dead:

@@ -124,6 +124,10 @@ class TaskRows:
         """Replace the list of errors of a live task."""
         self._transaction.run("set_errors", _encode(errors), task_id)
 
+    async def set_requirements(self, task_id: int, requirements: str) -> None:
+        """Replace the text of the requirements of a live task."""
+        self._transaction.run("set_requirements", requirements, task_id)
+
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
         """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         encoded = None if progress is None else _encode(progress)

@@ -21,12 +21,16 @@ from typing import Final
 from synergon.errors import StoreError
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.stores.contention import RolledBack
 from synergon.stores.rules.finish import finish
 from synergon.stores.session import drive
-from synergon.stores.sqlite.connection import connect, translate
+from synergon.stores.sqlite.connection import connect, primary_code, translate
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
 
 LOCK_WAIT_SECONDS: Final = 10.0
+
+_DISK_ERRORS: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 INTERRUPT_SECONDS: Final = 0.1
 """How many seconds a rollback waits for a statement of the task function before it interrupts the statement."""
@@ -94,15 +98,23 @@ class SqliteTaskTransaction:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
-                transaction = Session(self.connection)
+                transaction = Session(self.connection, IssuedIds(self._path))
                 (verdict,) = drive(finish(transaction, [fenced]))
                 transaction.flush()
                 self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
             except sqlite3.Error as error:
-                raise translate(error, self._path) from error
+                raise self.explain(error) or translate(error, self._path) from error
             finally:
                 self._release()
             return verdict
+
+    def explain(self, error: BaseException) -> StoreError | None:
+        """SQLite undoes a transaction that it could not write completely, with whatever error of the disk."""
+        if self._was_held_too_long:
+            return StoreError(self._why_unusable())
+        if isinstance(error, sqlite3.Error) and primary_code(error) in _DISK_ERRORS:
+            return RolledBack(str(translate(error, self._path)))
+        return None
 
     def connection_is_usable(self) -> bool:
         """Whether the connection still has the transaction that was opened for the task function."""
@@ -165,7 +177,8 @@ class SqliteTaskTransaction:
             return
         self._is_open = False
         self._limit.cancel()
-        if self._is_in_transaction():
-            self.connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # closing it rolls back, too
+            if self._is_in_transaction():
+                self.connection.execute("ROLLBACK")
         self.connection.close()
         self._on_end()

@@ -26,6 +26,7 @@ from synergon.stores.sqlite.connection import (
     retry_while_locked,
     translate,
 )
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction
 
@@ -72,6 +73,7 @@ class DatabaseThread:
         self._is_closing = False
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name=f"synergon-{name}", daemon=True)
+        self._issued = IssuedIds(path)
         self.connection = connect(path, lock_wait_seconds=lock_wait_seconds)
 
     def start(self) -> None:
@@ -164,7 +166,7 @@ class Reader(DatabaseThread):
             try:
                 self._undo()  # in case the last transaction could not be ended
                 self.connection.execute("BEGIN")
-                self._attempt(job, Session(self.connection))
+                self._attempt(job, Session(self.connection, self._issued))
                 self._undo()
             except sqlite3.Error as error:
                 self._fail([job], error)
@@ -190,7 +192,7 @@ class Writer(DatabaseThread):
 
     def _commit_together(self, jobs: list[_Job[Any]]) -> None:
         self._begin()
-        transaction = Session(self.connection)
+        transaction = Session(self.connection, self._issued)
         before = transaction.changes
         for job in jobs:
             self._attempt(job, transaction)

@@ -12,6 +12,7 @@ import msgspec
 from synergon.model.process_identity import BOOT_ID
 from synergon.stores.columns import Form
 from synergon.stores.session import Touched
+from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.statements import statements
 from synergon.stores.typed_rows import Row, row_reader
 
@@ -58,6 +59,7 @@ class Transaction:
         "_changes",
         "_connection",
         "_cursor",
+        "_issued",
         "_last_id",
         "_new_queues",
         "_new_tasks",
@@ -67,8 +69,10 @@ class Transaction:
         "touched",
     )
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, issued: IssuedIds) -> None:
         self._connection = connection
+        self._issued: IssuedIds | None = issued
+        """None as soon as it was read."""
         self._cursor = connection.cursor()
         self._cursor.row_factory = None  # the caller's connection may have a row factory
         self._changes = connection.total_changes
@@ -96,9 +100,11 @@ class Transaction:
         return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
-        """A new id, greater than all earlier ones."""
-        if self._now is None:
+        """A new id, greater than all before, those of transactions that were rolled back among them."""
+        if self._issued is not None:
             _ = self.now
+            self._last_id = max(self._last_id, self._issued.last())
+            self._issued = None
         self._last_id += 1
         return self._last_id
 

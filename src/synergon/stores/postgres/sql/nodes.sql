@@ -21,6 +21,11 @@ SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_remaini
     extract(epoch FROM now() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 
+-- name: runners
+-- The nodes with a live lease that run a kind and serve a queue.
+SELECT id FROM {schema}.node
+WHERE leased_until > now() AND $1::text = ANY (kinds) AND (queues IS NULL OR $2::text = ANY (queues))
+
 -- name: running_by_node
 SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 

@@ -69,6 +69,12 @@ SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue
 -- The code appends the conditions.
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by FROM {schema}.task
 
+-- name: recent_records
+-- Followed by conditions. The newest live tasks before $1: a planner whose statistics are older than a backlog would sort
+-- all tasks of a state that has an index of its own.
+SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
+FROM (SELECT * FROM {schema}.task WHERE id < $1::bigint ORDER BY id DESC LIMIT 1000) AS task
+
 -- name: final_records
 -- The code appends the conditions.
 SELECT {final_record} FROM {schema}.history

@@ -52,6 +52,9 @@ WHERE id = $1 AND state || '' = 'running'
 -- name: set_errors
 UPDATE {schema}.task SET errors = $2 WHERE id = $1
 
+-- name: set_requirements
+UPDATE {schema}.task SET requirements = $2 WHERE id = $1
+
 -- name: report
 UPDATE {schema}.task SET progress = coalesce($3, progress), overdue = overdue OR $4
 WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'

@@ -42,6 +42,16 @@ SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node WHERE id
 -- name: leases
 SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
 
+-- name: runners
+-- The nodes that run a kind and serve a queue, with their leases.
+SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
+WHERE CASE WHEN json_valid(CAST(kinds AS TEXT)) THEN EXISTS (
+        SELECT 1 FROM json_each(CAST(kinds AS TEXT)) WHERE value = :kind
+    ) END
+    AND CASE WHEN json_valid(CAST(queues AS TEXT)) THEN json_type(CAST(queues AS TEXT)) = 'null' OR EXISTS (
+        SELECT 1 FROM json_each(CAST(queues AS TEXT)) WHERE value = :queue
+    ) END
+
 -- name: unregister
 DELETE FROM synergon_node WHERE id = ?
 

@@ -54,6 +54,9 @@ WHERE id = ? AND state = 'running'
 -- name: set_errors
 UPDATE synergon_task SET errors = ? WHERE id = ?
 
+-- name: set_requirements
+UPDATE synergon_task SET requirements = ? WHERE id = ?
+
 -- name: report
 UPDATE synergon_task SET progress = coalesce(?, progress), overdue = overdue OR ?
 WHERE id = ? AND claim_no = ? AND state = 'running'

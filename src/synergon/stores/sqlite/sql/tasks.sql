@@ -13,6 +13,11 @@ FROM synergon_sequence
 -- name: advance
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
+-- name: lock
+-- Takes the write lock of the file. A caller's transaction has it before it draws ids: those that others were told are read
+-- under it.
+UPDATE synergon_sequence SET last_id = last_id
+
 -- name: insert_bare
 -- The code appends rows of values. The second line has the columns in which tasks often differ.
 INSERT INTO synergon_task (
