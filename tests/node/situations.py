@@ -317,7 +317,7 @@ async def refused(crew: Crew) -> Situation:
 
 
 async def does_not_fit(crew: Crew) -> Situation:
-    """Its producer is newer than all nodes. While they refuse it, one more node of the kind has a row."""
+    """Its producer is newer than all nodes that have answered. One more node of the kind has a row."""
     newer = replace(new_node("newer"), kinds=("quick",))
     await crew.first.store.register(newer)
     producer = await crew.stack.enter_async_context(Engine(crew.first.settings.url))
@@ -331,9 +331,10 @@ async def does_not_fit(crew: Crew) -> Situation:
         return len(refused_by) == len(crew.engines)
 
     await until(is_refused)
-    await crew.first.store.unregister(newer.id)
     misfit = r"has refused it \(the payload of task 'quick' does not fit its signature: .*`loud`\)"
-    pattern = crew.each("quick", misfit) + "; no live node could ever run it"
+    nodes = ", ".join(rf"node-{number} {misfit}" for number in range(len(crew.engines)))
+    count = len(crew.engines) + 1
+    pattern = rf"ready, due for \d+ s; {count} nodes run `quick`: {nodes}, name of newer has published no status yet"
     return Situation(handle, pattern, Why.REFUSED, lambda: _helped(crew))
 
 
