@@ -14,7 +14,12 @@ from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
-"""After this number of deaths of its process a task ends `failed` with the reason `crashed`."""
+"""After this number of crashes a task ends `failed` with the reason `crashed`. A crash is proven: the child process of
+the task died while it ran the task function, and the node saw it."""
+
+OWNER_DEATH_LIMIT: Final = 10
+"""After this number of nodes that died while they ran it, without one attempt that ended, a task ends in this way,
+too."""
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
 DEFAULT_QUEUE: Final = "default"

@@ -282,6 +282,8 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         """The limits whose permits a task of this kind holds while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
         """Whether limits or servers bound how many tasks of this kind may run."""
+        self.uses_transaction = False
+        """The function has called ctx.transaction(), which a child process does not have."""
         self.requirements = self.policy.requirements
         self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
         """The text of the requirements in the rows of its tasks, unless a call overrides them."""
@@ -397,6 +399,11 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         if "__main__" in (module, self.registered_in):
             return f"{name} is defined in __main__"
         return None
+
+    @property
+    def is_isolable(self) -> bool:
+        """Whether the function can run in a child process, if it must be isolated from other tasks."""
+        return not self.uses_transaction and self.why_not_importable() is None
 
     def check_importable(self) -> None:
         """Raise for a function that a child process cannot import."""

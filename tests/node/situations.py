@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from tests.node.crew import Crew
 from tests.node.crowd import node_of
-from tests.support import PATIENCE_SECONDS, until_state
+from tests.support import PATIENCE_SECONDS, a_row, until_state
 
 from synergon import (
     Engine,
@@ -17,6 +18,7 @@ from synergon import (
     State,
     Why,
 )
+from synergon.model.claims import ClaimRequest, KindRequest
 
 PERHAPS_KEPT: Final = r"(; node-\d has reserved capacity for it)?"
 """After a while one of the nodes does; where the machine is busy, the question comes after that."""
@@ -225,6 +227,19 @@ async def slots_full(crew: Crew) -> Situation:
     return Situation(handle, crew.each("hold", r"is full \(2 of 2 slots in use\)"), Why.SLOTS, lambda: open_gate(crew))
 
 
+async def suspect_not_alone(crew: Crew) -> Situation:
+    await crew.running("hold", 2 * len(crew.engines))
+    handle = await crew.enqueue("quick")
+    store = crew.first.store
+    await store.register(a_row("dead", "quick"))
+    await store.claim(ClaimRequest(node_id="dead", kinds=(KindRequest(kind="quick", count=1),), limit=1))
+    await store.reap(["dead"], 1)
+    clause = r"is full \(2 of 2 slots in use\) and runs other tasks, and this suspect must run alone"
+    told = r"\1; suspect, so it runs isolated and behind others of its priority \\(1 node died while it ran there\\)"
+    pattern = re.sub(r"^(ready, due for \\d\+ s)", told, crew.each("quick", clause))
+    return Situation(handle, pattern + PERHAPS_KEPT, Why.OCCUPIED, lambda: open_gate(crew))
+
+
 async def kind_full_on_nodes(crew: Crew) -> Situation:
     await crew.running("single", len(crew.engines))
     handle = await crew.enqueue("single")
@@ -340,6 +355,7 @@ SCENARIOS: list[Scenario] = [
     pool_empty,
     prefix_full,
     slots_full,
+    suspect_not_alone,
     kind_full_on_nodes,
     resource_full,
     memory_short,

@@ -27,9 +27,7 @@ class SilentKeeper:
     def __init__(self, in_vain: float = math.inf) -> None:
         self._in_vain = in_vain
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         self._in_vain -= 1
         if self._in_vain >= 0:
             await asyncio.Event().wait()
@@ -45,9 +43,7 @@ class ListeningKeeper:
     def __init__(self) -> None:
         self.heard: list[tuple[int, bool]] = []
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         self.heard.append((round(asyncio.get_running_loop().time()), published is not None))
         return True
 

@@ -62,6 +62,8 @@ class Why(StrEnum):
     """No child process is free: `in_use` of `of` are used, some of them by `tasks`."""
     RESOURCE = "resource"
     """Too little of a resource is free: `in_use` of `of` are used, some of it by `tasks`."""
+    OCCUPIED = "occupied"
+    """The task is a suspect that must run alone on the node, and other tasks run there."""
     RESERVED = "reserved"
     """The free capacity is reserved for the task `subject`."""
     WILL_RESERVE = "will_reserve"

@@ -35,6 +35,8 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """The tasks end before the reserved task can start, and may use its capacity until then."""
     only: tuple[int, ...] | None = None
     """Only these tasks: `can_accept` has accepted them."""
+    is_isolable: bool = True
+    """The task function can run in a child process. Otherwise a suspect runs alone on the node."""
 
     @property
     def is_yielded_to(self) -> bool:
@@ -156,7 +158,6 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     """The number of this attempt, from 1 on."""
     max_attempts: int | None
-    crashes: int
     overrides: bytes | None
     tags: tuple[str, ...]
     meta: bytes | None

@@ -56,6 +56,8 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits whose permits a task holds while it runs."""
     provider: str | None = None
     """The provider on whose servers the tasks run."""
+    is_isolable: bool = True
+    """The task function can run in a child process. Otherwise suspects of the kind run alone on the node."""
 
     @property
     def weight(self) -> Requirements:
@@ -128,8 +130,10 @@ def could_run(state: NodeStatus, kind: str, text: str) -> bool:
 
 def requirements_on(state: NodeStatus, kind: str, text: str) -> Requirements:
     """The requirements of a task on a node with this status, from the text in its row."""
-    of_kind = state.kind(kind).weight
-    return with_kind_defaults(parse_requirements(text), of_kind) if text else of_kind
+    said = state.kind(kind)
+    if not text:
+        return said.weight
+    return with_kind_defaults(parse_requirements(text), said.weight, is_isolable=said.is_isolable)
 
 
 def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:

@@ -58,8 +58,6 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     lease_remaining: float
     """Seconds by the store's clock; negative after the lease has ended."""
     cordoned_at: datetime | None = None
-    is_stopping: bool = False
-    """The node stops: if it dies now, its tasks are charged no crash."""
     published: msgspec.Raw = msgspec.Raw(b"{}")
     """Its last status, as JSON."""
     published_ago: float = 0.0

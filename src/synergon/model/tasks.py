@@ -99,7 +99,7 @@ class Reaped(Record, frozen=True, kw_only=True):
     kind: str
     node_id: str
     state: State
-    crashes: int
+    owner_deaths: int
     released: tuple[str, ...] = ()
     """The kinds of other tasks that became ready with this call, because groups have ended or key queues were
     balanced. The last entry lists them all."""

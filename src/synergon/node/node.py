@@ -398,10 +398,9 @@ class Node:
         await self.completer.flushed()
 
     def announce_stop(self) -> None:
-        """Mark the node's row as stopping: from then on the death of the process charges no crash. Safe from any thread
-        and from a signal handler; `stop` does it too."""
+        """From now on the death of a child process charges no crash: it may have got the signal that stops the node.
+        Safe from any thread and from a signal handler; `stop` does it too."""
         self.runner.announce_stop()
-        self.membership.announce_stop()
 
     async def stop(self, grace: float | None) -> None:
         """Stop in order, with `grace` seconds for running attempts; None waits without a limit."""
@@ -430,7 +429,8 @@ class Node:
         self.acceptance.close()
         self.idle_hooks.close()
         self.announce_stop()
-        await self.membership.wait_stop_announced()
+        self.status_publisher.update()
+        self.membership.renew_soon()
         await self.scheduler.wait_until_idle()
         await self.shutdown.end_functions(grace)
         try:

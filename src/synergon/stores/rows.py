@@ -51,6 +51,8 @@ class LiveTask(msgspec.Struct, frozen=True):
     group_id: int | None
     attempts: int
     crashes: int
+    owner_deaths: int
+    requirements: str
     errors: tuple[ErrorRecord, ...]
 
 
@@ -157,14 +159,6 @@ class GroupCount(msgspec.Struct, frozen=True):
     group_id: int
     state: State
     count: int
-
-
-class DeadNode(msgspec.Struct, frozen=True):
-    """A node whose lease has ended."""
-
-    id: str
-    is_stopping: bool
-    """The node had announced that it stops."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):

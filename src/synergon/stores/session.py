@@ -26,7 +26,6 @@ from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.rows import (
     ChangedTask,
     ClaimableGroups,
-    DeadNode,
     FinalTask,
     FinishedClaim,
     GroupCount,
@@ -215,6 +214,9 @@ class TaskRows(Protocol):
     ) -> None:
         """Subtract attempts from a running task, add crashes, and replace its list of errors."""
 
+    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
+        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
+
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""
 
@@ -378,7 +380,7 @@ class NodeRows(Protocol):
     async def uncordon(self, node_id: str) -> None:
         """Remove the cordon mark: the node may claim again."""
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
         """Lock the nodes whose lease has ended, and those of `gone`. None of them can renew until the transaction
         ends."""
 

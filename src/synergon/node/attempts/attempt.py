@@ -53,6 +53,7 @@ class Attempt:
         "has_seen_stop",
         "is_isolated",
         "is_own_fault",
+        "is_suspect",
         "limit_key",
         "misfit",
         "progress",
@@ -99,8 +100,10 @@ class Attempt:
         """Why the attempt cannot run on this node at all."""
         self.is_own_fault = False
         """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
+        self.is_suspect = False
+        """The process of the last attempt died. If this one runs in a child process, that runs no other task."""
         self.is_isolated = False
-        """The attempt runs in a child process because the task is suspect; it uses none of the pool's processes."""
+        """The attempt runs in a child process only because the task is a suspect."""
         self.limit_key: str | None = None
         """The key queue that the task belongs to, if its producer did not know it."""
 
@@ -174,6 +177,7 @@ class LocalLink(AttemptLink):
         from synergon.node.attempts.task_transaction import NodeTaskTransaction
 
         if self._attempt.transaction is None:
+            self._attempt.task_type.uses_transaction = True
             self._attempt.transaction = NodeTaskTransaction(self._node)
         return self._attempt.transaction
 

@@ -4,9 +4,6 @@ While the node runs tasks its row in the store has a valid lease, and the node s
 lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
 without a renewal the node is fenced: it claims nothing, its task functions are cancelled and its child processes are
 killed. If a task function still runs when the lease expires, the process exits.
-
-When the node is told to stop, the next renewal follows at once and marks its row as stopping; later renewals repeat
-this until one has reached the store.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from concurrent.futures import Future
 from typing import Final, Protocol
 
 from synergon.errors import StoreError
@@ -82,9 +78,6 @@ class Lease:
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
-        self._is_stopping = False
-        self.stop_announced: Future[None] = Future()
-        """Done when the row says that the node is stopping; any thread may wait for it."""
 
     @property
     def beat_seconds(self) -> float:
@@ -120,11 +113,6 @@ class Lease:
             with contextlib.suppress(RuntimeError):  # `keep` has ended
                 self._loop.call_soon_threadsafe(self._is_renewal_wanted.set)
 
-    def announce_stop(self) -> None:
-        """Mark the row as stopping. Safe from any thread and from a signal handler."""
-        self._is_stopping = True
-        self.renew_soon()
-
     async def _wake_at(self, end: asyncio.Event) -> None:
         await end.wait()
         self._is_renewal_wanted.set()
@@ -148,19 +136,14 @@ class Lease:
         patience = self._valid_until - self.beat_seconds - asked_at
         if patience <= 0:  # the last beat belongs to the task functions, which must end before the lease does
             return False
-        is_stopping = self._is_stopping
         try:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
-                is_known = await keeper.renew(
-                    self._node_id, microseconds(self._seconds), published, is_stopping=is_stopping
-                )
+                is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
         except (StoreError, TimeoutError) as error:
             self._logger.warning("cannot renew the lease: %s", str(error) or "the store did not answer in time")
             return self._clock.monotonic() < self._valid_until - self.beat_seconds
         if not is_known:
             return False
-        if is_stopping and not self.stop_announced.done():
-            self.stop_announced.set_result(None)
         # Counted from before the request: the store cannot have counted from an earlier time.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until

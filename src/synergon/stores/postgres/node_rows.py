@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.rows import DeadNode
 
 
 class NodeRows:
@@ -30,9 +29,9 @@ class NodeRows:
         """Remove the cordon mark: the node may claim again."""
         await self._transaction.run("uncordon", node_id)
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
         """The nodes whose lease has ended, and those of `gone`."""
-        return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
+        return [row["id"] for row in await self._transaction.rows("lock_dead", list(gone))]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the dead nodes of this list that hold no running task."""

@@ -31,7 +31,7 @@ from synergon.model.outcomes import (
 from synergon.model.record import to_datetime
 from synergon.policies import CRASH_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
-from synergon.stores.rules import follow_ups, insert, server_health
+from synergon.stores.rules import follow_ups, insert, server_health, suspects
 from synergon.stores.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
@@ -138,6 +138,7 @@ async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> d
 async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
     """Change the state of the task as its outcome demands. Returns the new state."""
     await _charge(session, task, outcome)
+    await suspects.note_outcome(session, task, outcome)
     if task.cancel_requested:
         return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
     match outcome:
@@ -152,8 +153,8 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
         case KeyAssigned(limit_key=limit_key):
             session.touched.add(task.kind, limit_key)
             return await session.tasks.release(task, limit_key=limit_key, by_owner=True)
-        case HandedBack(protected_for=protected_for):
-            return await session.tasks.release(task, protected_for=protected_for, by_owner=True)
+        case HandedBack(delay=delay, protected_for=protected_for):
+            return await session.tasks.release(task, delay=delay, protected_for=protected_for, by_owner=True)
     return await session.tasks.release(task, by_owner=True)
 
 
@@ -180,6 +181,11 @@ async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
 async def charge_crash(session: Session, task: LiveTask, error: ErrorRecord) -> None:
     """Subtract the attempt from a running task, and add a crash."""
     await session.tasks.charge(task.id, attempts=1, crashes=1, errors=await _errors_with(session, task, error))
+
+
+async def give_back_attempt(session: Session, task: LiveTask, error: ErrorRecord) -> None:
+    """Subtract the attempt from a running task, and note why."""
+    await session.tasks.charge(task.id, attempts=1, errors=await _errors_with(session, task, error))
 
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:

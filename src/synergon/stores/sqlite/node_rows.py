@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from synergon.stores.rows import DeadNode
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
@@ -19,7 +18,6 @@ class Lease(msgspec.Struct, frozen=True):
     """The lease of a node."""
 
     id: str
-    is_stopping: bool
     leased_until: int
     lease: int
     boot_id: str
@@ -51,10 +49,10 @@ class NodeRows:
         """Remove the cordon mark: the node may claim again."""
         self._transaction.run("uncordon", node_id)
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
         """The nodes whose lease has ended, and those of `gone`."""
         leases = self._transaction.typed(Lease, "leases")
-        return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
+        return [lease.id for lease in leases if lease.left <= 0 or lease.id in gone]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the dead nodes of this list that hold no running task."""

@@ -21,6 +21,7 @@ CREATE TABLE synergon_task (
     attempts         INTEGER NOT NULL DEFAULT 0,
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL DEFAULT 0,
+    owner_deaths     INTEGER NOT NULL DEFAULT 0, -- nodes that died while they ran it, since an attempt ended
     claim_no         INTEGER NOT NULL DEFAULT 0,
     finished_no       INTEGER, -- the last claim for which an outcome was applied
     node_id          TEXT,
@@ -88,6 +89,7 @@ CREATE TABLE synergon_history (
     attempts         INTEGER NOT NULL,
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL,
+    owner_deaths     INTEGER NOT NULL,
     claim_no         INTEGER NOT NULL,
     finished_no       INTEGER,
     node_id          TEXT,
@@ -203,7 +205,6 @@ CREATE TABLE synergon_node (
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
     cordoned_at   INTEGER, -- cordoned: it may claim nothing
-    is_stopping   INTEGER NOT NULL DEFAULT 0, -- it stops: its death charges its tasks no crash
     published     BLOB    NOT NULL, -- the status of the node
     published_at  INTEGER NOT NULL  -- by the clock of leases
 ) WITHOUT ROWID;
