@@ -2,8 +2,8 @@
 
 While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
 lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
-without a renewal the node is fenced: it claims nothing, its task functions are cancelled and its child processes are
-killed. If a task function still runs when the lease expires, the process exits.
+without a renewal (of a short lease: a second, or a third) the node is fenced: it claims nothing, its task functions are
+cancelled and its child processes are killed. If a task function still runs when the lease expires, the process exits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ STATUS_CHECK_SECONDS: Final = 0.01
 """How often to check whether the event loop has updated the status."""
 STATUS_WAIT_PART: Final = 50
 """The wait for the status is a beat divided by this; after that the previous status stays published and ages."""
-MIN_EXIT_SECONDS: Final = 1.0
-"""Task functions get at least this long to end, even if the process was suspended until after its lease."""
+EXIT_SECONDS: Final = 1.0
+"""How long task functions get to end before a short lease expires, or after the lease is over already, because the
+process was suspended or others have declared it dead."""
+LONGEST_EXIT_PART: Final = 3
+"""A third of a lease at most is for this, so that a very short one can be renewed at all."""
 
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
@@ -85,6 +88,12 @@ class Lease:
         return self._seconds / HEARTBEATS_PER_LEASE
 
     @property
+    def _fenced_at(self) -> float:
+        """When the node is fenced unless it renews before: what is left of the lease belongs to the task functions."""
+        exit_seconds = min(EXIT_SECONDS, self._seconds / LONGEST_EXIT_PART)
+        return self._valid_until - max(self.beat_seconds, exit_seconds)
+
+    @property
     def is_over(self) -> bool:
         """Whether others may have taken over. True at once after a suspension of the process, before `keep` notices."""
         return self.is_lost or self._clock.monotonic() >= self._valid_until
@@ -119,7 +128,7 @@ class Lease:
 
     async def _wait_for_beat(self) -> None:
         now = self._clock.monotonic()
-        next_beat = min(self._asked_at + self.beat_seconds, self._valid_until - self.beat_seconds)
+        next_beat = min(self._asked_at + self.beat_seconds, self._fenced_at)
         pause = max(next_beat - now, 0.01)
         try:
             async with asyncio.timeout(pause):
@@ -133,16 +142,17 @@ class Lease:
         """Renew once. False if the lease is lost, or so close to its end that the node must be fenced."""
         published = await self._new_status()
         self._asked_at = asked_at = self._clock.monotonic()
-        patience = self._valid_until - self.beat_seconds - asked_at
-        if patience <= 0:  # the last beat belongs to the task functions, which must end before the lease does
+        patience = self._fenced_at - asked_at
+        if patience <= 0:
             return False
         try:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
                 is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
         except (StoreError, TimeoutError) as error:
             self._logger.warning("cannot renew the lease: %s", str(error) or "the store did not answer in time")
-            return self._clock.monotonic() < self._valid_until - self.beat_seconds
+            return self._clock.monotonic() < self._fenced_at
         if not is_known:
+            self._valid_until = min(self._valid_until, self._clock.monotonic())
             return False
         # Counted from before the request: the store cannot have counted from an earlier time.
         self._valid_until = asked_at + self._seconds
@@ -167,7 +177,8 @@ class Lease:
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True
         self._owner.lease_lost(self._node_id)
-        exit_at = max(self._valid_until, self._clock.monotonic() + MIN_EXIT_SECONDS)
+        now = self._clock.monotonic()
+        exit_at = self._valid_until if self._valid_until > now else now + EXIT_SECONDS
         while self._clock.monotonic() < exit_at and not end.is_set():
             if self._owner.is_idle(self._node_id):
                 return
