@@ -19,6 +19,7 @@ from synergon.model.outcomes import Crashed, ErrorRecord, HandedBack, Outcome, P
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, Services, Stop
 from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.capacity.machine import usable_processors
 from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildError, ChildFailure, ChildNotStarted
 from synergon.node.processes.executors import Executor
@@ -35,7 +36,11 @@ _PROGRESS: Final = msgspec.json.Decoder(Progress)
 
 
 class ChildAttempts:
-    """Runs attempts in child processes, and bounds how many run at once."""
+    """Runs attempts in child processes, and bounds how many run and how many start at once.
+
+    A child that starts needs a processor: it imports the application. No more of them start at once than there are
+    processors, so that the node can renew its lease meanwhile.
+    """
 
     def __init__(
         self,
@@ -56,14 +61,17 @@ class ChildAttempts:
         self.is_stopping = False
         """The node was told to stop: a child that dies now charges no crash."""
         self._slots = asyncio.Semaphore(max_children)
+        self._starts = asyncio.Semaphore(usable_processors())
         self._url = url
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
         """Run a claimed attempt and return its outcome. A claim takes no more tasks for child processes than there are
-        free ones, so an attempt does not wait here."""
+        free ones, so an attempt waits only while others start."""
         if not await self._enters(attempt, self._slots):
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         try:
+            if not await self._enters(attempt, self._starts):
+                return outcomes.of_stop(attempt, node_id, self._clock.chance)
             attempt.has_begun = True
             return await self._run(attempt, node_id)
         finally:
@@ -90,6 +98,7 @@ class ChildAttempts:
             if message == BEGINS:  # the timeout counts from here: it does not include the start of the process
                 nonlocal has_function_begun
                 has_function_begun = True
+                self._starts.release()
                 start_timer.cancel()
                 self._deadlines.arm(attempt)
                 return None
@@ -106,6 +115,8 @@ class ChildAttempts:
         except ChildFailure as failure:
             return self._of_failure(attempt, failure, node_id, has_function_begun=has_function_begun)
         finally:
+            if not has_function_begun:
+                self._starts.release()
             attempt.child = None
             start_timer.cancel()
             self._deadlines.disarm(attempt)
