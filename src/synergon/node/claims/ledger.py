@@ -28,7 +28,7 @@ class Usage:
         self.taken = 0
         """How many attempts have started since the node exists."""
         self.returns = 0
-        """How often an attempt has freed a resource."""
+        """How often an attempt has freed a resource, or the whole node."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """Add the usage of an attempt that starts."""
@@ -51,6 +51,8 @@ class Usage:
         assert self.in_use >= 0, "a slot was given back twice"
         if cost:
             self._release(cost)
+        elif not self.in_use:
+            self.returns += 1  # the whole node is free
 
     def _take(self, cost: Mapping[str, int]) -> None:
         for name, amount in cost.items():
