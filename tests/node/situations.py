@@ -6,8 +6,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from tests.node.crew import Crew
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
+from tests.node.explained_nodes import Crew
 from tests.support import PATIENCE_SECONDS, a_row, until_state
 
 from synergon import (

@@ -133,7 +133,7 @@ class Fate:
 
 def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_the_end() -> None:
     async def keep(lease: Lease, clock: HostClock) -> None:
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     fate = Fate(keep, has_bodies=True)
     assert (fate.lost_at, fate.exited_at) == (25.0, 30.0)
@@ -144,7 +144,7 @@ def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_t
 )
 def test_a_thread_never_outlives_a_short_lease(lease_seconds: float, lost_at: float) -> None:
     async def keep(lease: Lease, clock: HostClock) -> None:
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     fate = Fate(keep, has_bodies=True, lease_seconds=lease_seconds)
     assert fate.lost_at == pytest.approx(lost_at)
@@ -156,7 +156,7 @@ def test_a_short_lease_is_renewed_though_every_second_try_is_stuck(lease_seconds
     async def keep_some_leases(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(10 * lease_seconds, end.set)
-        await lease.keep(end)
+        await lease.run(end)
 
     fate = Fate(keep_some_leases, has_bodies=True, keeper=HesitantKeeper(), lease_seconds=lease_seconds)
     assert fate.lost_at is None
@@ -164,7 +164,7 @@ def test_a_short_lease_is_renewed_though_every_second_try_is_stuck(lease_seconds
 
 def test_a_node_that_others_have_declared_dead_exits_after_a_second() -> None:
     async def keep(lease: Lease, clock: HostClock) -> None:
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     fate = Fate(keep, has_bodies=True, keeper=UnknownKeeper())
     assert (fate.lost_at, fate.exited_at) == (0.0, 1.0)
@@ -175,7 +175,7 @@ def test_a_try_that_is_stuck_leaves_time_for_another_one(in_vain: int) -> None:
     async def keep_a_minute(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(60, end.set)
-        await lease.keep(end)
+        await lease.run(end)
 
     assert Fate(keep_a_minute, has_bodies=True, keeper=SilentKeeper(in_vain)).lost_at is None
 
@@ -183,7 +183,7 @@ def test_a_try_that_is_stuck_leaves_time_for_another_one(in_vain: int) -> None:
 def test_a_lease_counts_from_before_it_was_asked_for() -> None:
     async def keep_late(lease: Lease, clock: HostClock) -> None:
         await clock.sleep(20)  # so long did the store take to answer the registration
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     assert Fate(keep_late, has_bodies=False).lost_at == 25.0
 
@@ -216,7 +216,7 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
     async def keep(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(27, end.set)
-        await lease.keep(end)
+        await lease.run(end)
 
     Fate(keep, has_bodies=False, keeper=keeper, status=publisher)
     return keeper.heard

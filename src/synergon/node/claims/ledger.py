@@ -27,7 +27,7 @@ class Usage:
         """Attempts that use resources, by their cost."""
         self.taken = 0
         """How many attempts have started since the node exists."""
-        self.returns = 0
+        self.release_count = 0
         """How often an attempt has freed a resource, or the whole node."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
@@ -52,7 +52,7 @@ class Usage:
         if cost:
             self._release(cost)
         elif not self.in_use:
-            self.returns += 1  # the whole node is free
+            self.release_count += 1  # the whole node is free
 
     def _take(self, cost: Mapping[str, int]) -> None:
         for name, amount in cost.items():
@@ -67,7 +67,7 @@ class Usage:
         self.by_cost[share] -= 1
         if not self.by_cost[share]:
             del self.by_cost[share]
-        self.returns += 1
+        self.release_count += 1
 
 
 class Ledger(Usage):

@@ -25,7 +25,7 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
     await session.locks.for_dead_nodes(gone, limit)
     dead = await session.nodes.lock_dead(gone)
     reaped = [await _take_back(session, task) for task in await session.tasks.orphans(dead, limit)]
-    moves = await follow_ups.draw(session)
+    moves = await follow_ups.apply_follow_ups(session)
     await session.nodes.delete_idle(dead)
     return _with_moves(reaped, moves)
 
