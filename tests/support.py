@@ -276,7 +276,6 @@ class Renewals:
     def __init__(self, engine: Engine) -> None:
         self.count = 0
         self.is_cut = False
-        self.stops_refused = 0
         """How often a node could not say that it stops."""
         real_make = engine.ports.make_store
 
@@ -300,14 +299,11 @@ class WatchedKeeper:
         self._real = real
         self._way = way
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Renew, if the way is open."""
         if self._way.is_cut:
-            self._way.stops_refused += is_stopping
             raise StoreUnavailable("the way is cut")
-        is_known = await self._real.renew(node_id, lease, published, is_stopping=is_stopping)
+        is_known = await self._real.renew(node_id, lease, published)
         self._way.count += 1
         return is_known
 

@@ -14,7 +14,12 @@ from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
-"""After how many deaths of its process a task ends `failed` with the reason `crashed`."""
+"""After this number of crashes a task ends `failed` with the reason `crashed`. A crash is proven: the child process of
+the task died while it ran the task function, and the node saw it."""
+
+OWNER_DEATH_LIMIT: Final = 10
+"""After this number of nodes that died while they ran it, without one attempt that ended, a task ends in this way,
+too."""
 
 REFUSAL_LIMIT: Final = 10
 """After this number of refusals by nodes whose functions do not fit its arguments a task ends `failed`."""

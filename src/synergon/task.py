@@ -297,7 +297,9 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.limits = self._limits()
         """The limits of which a task of this kind holds a permit while it runs."""
         self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
-        """Whether limits, servers or key queues bound how many tasks of this kind may run."""
+        """Whether limits or servers bound how many tasks of this kind may run."""
+        self.uses_transaction = False
+        """The function has called ctx.transaction(), which a child process does not have."""
         self.requirements = self.policy.requirements
         self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
         """The requirements as text, for the rows of tasks whose call does not override them."""
@@ -416,6 +418,11 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         if "__main__" in (module, self.registered_in):
             return f"{name} is defined in __main__"
         return None
+
+    @property
+    def is_isolable(self) -> bool:
+        """Whether the function can run in a child process, if it must be isolated from other tasks."""
+        return not self.uses_transaction and self.why_not_importable() is None
 
     def check_importable(self) -> None:
         """Raise ConfigurationError if a child process cannot import the function."""

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from synergon.node.node import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-STOP_MARK_SECONDS: Final = 1.0
-"""After a second signal: how many seconds at most the worker waits until the node's row is marked as stopping."""
 
 
 class Worker:
@@ -179,10 +176,7 @@ def _signals(worker: Worker, stop: asyncio.Event) -> Iterator[None]:
 
     # Not the event loop's handlers: they run only when the loop does, and a task function may be blocking it.
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        lease = worker.node.membership.lease if worker.node is not None else None
         if asked:
-            if lease is not None:  # the first signal may have come a moment ago
-                futures.wait([lease.stop_announced], STOP_MARK_SECONDS)
             os._exit(128 + number)
         asked.append(number)
         if worker.node is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from tests.chaos.evidence import Event, Evidence, Line, Outage, Row
 
 from synergon import Reason, State
-from synergon.policies import CRASH_LIMIT
+from synergon.policies import OWNER_DEATH_LIMIT
 
 PROMPTLY_SECONDS: Final = 3.0
 """How soon a node that stood still must have stopped its bodies. The engine gives them one second."""
@@ -114,10 +114,12 @@ class Auditor:
         if not row.is_history:
             yield f"it has not ended: it is {row.state}"
             return
-        if row.crashes > CRASH_LIMIT or (row.crashes == CRASH_LIMIT) != (row.reason is Reason.CRASHED):
-            yield f"it is {row.state}({row.reason}) and has crashed {row.crashes} times"
-        if row.crashes and not (self._evidence.falls or self._evidence.pauses or self._evidence.outages):
-            yield f"it has crashed {row.crashes} times, and nothing was done to anybody"
+        if row.crashes:
+            yield f"it has crashed {row.crashes} times, and no child died under it"
+        if (row.owner_deaths >= OWNER_DEATH_LIMIT) != (row.reason is Reason.CRASHED):
+            yield f"it is {row.state}({row.reason}) and has lost {row.owner_deaths} owners"
+        if row.owner_deaths and not (self._evidence.falls or self._evidence.pauses or self._evidence.outages):
+            yield f"it has lost {row.owner_deaths} owners, and nothing was done to anybody"
         wanted_to_fail = int(row.arguments.get("fails", 0))
         match row.state, row.reason:
             case State.SUCCEEDED, None:

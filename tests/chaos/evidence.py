@@ -44,6 +44,7 @@ class Row:
     attempts: int = 1
     max_attempts: int | None = 1
     crashes: int = 0
+    owner_deaths: int = 0
     claim_no: int = 1
     arguments: Mapping[str, Any] = field(default_factory=dict)
     errors: str = ""

@@ -52,7 +52,7 @@ def lines_of_first(*executions: list[Line]) -> list[Line]:
 
 
 TWICE: Final = rows_with(row(1, claim_no=2))
-CRASHED_ONCE: Final = rows_with(row(1, claim_no=2, crashes=1))
+CRASHED_ONCE: Final = rows_with(row(1, claim_no=2, owner_deaths=1))
 
 SECOND_ATTEMPT: Final = replace(
     GOOD,
@@ -95,11 +95,14 @@ FORGED: Final[dict[str, tuple[Evidence, str]]] = {
         ),
         "exhausted after 1 of 4",
     ),
-    "a crash too many": (
-        replace(GOOD, rows=rows_with(row(1, state=State.FAILED, reason=Reason.CRASHED, crashes=4)), falls=[Fall(9, 9)]),
-        "has crashed 4 times",
+    "a crash": (replace(GOOD, rows=rows_with(row(1, crashes=1)), falls=[Fall(9, 9)]), "no child died under it"),
+    "an end after too few deaths": (
+        replace(
+            GOOD, rows=rows_with(row(1, state=State.FAILED, reason=Reason.CRASHED, owner_deaths=9)), falls=[Fall(9, 9)]
+        ),
+        "has lost 9 owners",
     ),
-    "a crash for nothing": (replace(GOOD, rows=rows_with(row(1, crashes=1))), "nothing was done to anybody"),
+    "a death for nothing": (replace(GOOD, rows=rows_with(row(1, owner_deaths=1))), "nothing was done to anybody"),
     "a success of nobody": (replace(GOOD, rows=TWICE), "by claim 2, whose body said []"),
     "a claim that ended twice": (replace(GOOD, lines=[*GOOD.lines, ran(1)[-1]]), "ended more than once"),
     "a claim that began twice": (replace(GOOD, lines=[*GOOD.lines, ran(1)[0]]), "began 2 times"),
@@ -175,7 +178,7 @@ def test_the_auditor_finds(name: str) -> None:
 
 
 def test_children_of_a_parent_that_failed_are_found() -> None:
-    failed = row(3, "parent", State.FAILED, reason=Reason.CRASHED, crashes=3, arguments={"children": 2})
+    failed = row(3, "parent", State.FAILED, reason=Reason.CRASHED, owner_deaths=10, arguments={"children": 2})
     found = audit(replace(GOOD, rows=rows_with(failed), falls=[Fall(NODE, 9)]))
     assert found == [f"task 3 is failed, and its child {number} is there 1 times" for number in range(2)]
 

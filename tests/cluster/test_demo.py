@@ -122,7 +122,9 @@ class TestSummary:
         return found.discrepancies()
 
     @staticmethod
-    def record(task_id: int, state: State = State.SUCCEEDED, attempts: int = 1, crashes: int = 0) -> TaskRecord:
+    def record(
+        task_id: int, state: State = State.SUCCEEDED, attempts: int = 1, claims: int | None = None
+    ) -> TaskRecord:
         now = datetime.now(UTC)
         return TaskRecord(
             id=task_id,
@@ -132,7 +134,7 @@ class TestSummary:
             run_at=now,
             enqueued_at=now,
             attempts=attempts,
-            crashes=crashes,
+            claim_no=claims or attempts,
         )
 
     def test_consistent_sources_have_no_discrepancies(self, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ class TestSummary:
             end 2 3 mail north
             start 9 1 mail north
             error 9 1 mail north"""
-        records = [self.record(1), self.record(2, attempts=2, crashes=1), self.record(9, State.CANCELLED)]
+        records = [self.record(1), self.record(2, attempts=2, claims=3), self.record(9, State.CANCELLED)]
         assert self.discrepancies(tmp_path, log, *records, accepted={1, 2, 9}) == []
 
     def test_a_task_whose_process_died_before_the_commit_may_finish_twice(self, tmp_path: Path) -> None:
@@ -153,9 +155,9 @@ class TestSummary:
             end 1 1 mail south
             start 1 2 mail north
             end 1 2 mail north"""
-        assert self.discrepancies(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
+        assert self.discrepancies(tmp_path, log, self.record(1, claims=2), accepted={1}) == []
         assert self.discrepancies(tmp_path, log, self.record(1), accepted={1}) == [
-            "task 1 (mail) was started 2 times in the log; the database has 1 attempts and 0 crashes"
+            "task 1 (mail) was started 2 times in the log; the database has 1 claims"
         ]
 
     def test_an_error_whose_process_died_before_the_commit_is_not_an_attempt(self, tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ class TestSummary:
             error 1 1 mail south
             start 1 2 mail north
             end 1 2 mail north"""
-        assert self.discrepancies(tmp_path, log, self.record(1, crashes=1), accepted={1}) == []
+        assert self.discrepancies(tmp_path, log, self.record(1, claims=2), accepted={1}) == []
 
     def test_a_lost_task_that_has_run_is_noticed(self, tmp_path: Path) -> None:
         found = self.discrepancies(tmp_path, "start 1 1 mail north\nend 1 1 mail north", accepted={1})
@@ -190,7 +192,7 @@ class TestSummary:
             start 1 2 mail north
             end 1 2 mail north"""
         found = self.discrepancies(tmp_path, log, self.record(1), accepted={1})
-        assert found == ["task 1 (mail) was started 2 times in the log; the database has 1 attempts and 0 crashes"]
+        assert found == ["task 1 (mail) was started 2 times in the log; the database has 1 claims"]
 
     def test_an_attempt_that_is_not_in_the_log_is_noticed(self, tmp_path: Path) -> None:
         log = "start 1 1 mail north\nend 1 1 mail north"

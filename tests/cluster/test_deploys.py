@@ -41,7 +41,7 @@ class Site:
         def is_published() -> bool:
             with self.engine as engine:
                 nodes = engine.sync_bridge.call(engine.nodes)
-            return any(node.is_stopping for node in nodes if is_alive(node.process.pid))
+            return any(node.state.is_stopping for node in nodes if is_alive(node.process.pid))
 
         try:
             until(is_published)
@@ -59,7 +59,7 @@ class Site:
         (self.shell.folder / "go").touch()
         assert self.shell.run("worker", "app", "--drain").code == 0
         record = self.record()
-        assert (record.state, record.attempts, record.crashes, record.errors) == (State.SUCCEEDED, 1, 0, ())
+        assert (record.state, record.attempts, record.crashes) == (State.SUCCEEDED, 1, 0)
 
 
 @pytest.fixture(params=("sqlite", "postgres"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from tests.node.counted_functions import node_of
 from tests.node.explained_nodes import Crew
 from tests.stores.actions import new_node
-from tests.support import PATIENCE_SECONDS, until, until_state
+from tests.support import PATIENCE_SECONDS, a_row, until, until_state
 
 from synergon import (
     Engine,
@@ -19,6 +20,7 @@ from synergon import (
     State,
     Why,
 )
+from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import parse_requirements
 
 PERHAPS_KEPT: Final = r"(; node-\d has reserved capacity for it)?"
@@ -228,6 +230,19 @@ async def slots_full(crew: Crew) -> Situation:
     return Situation(handle, crew.each("hold", r"is full \(2 of 2 slots in use\)"), Why.SLOTS, lambda: open_gate(crew))
 
 
+async def suspect_not_alone(crew: Crew) -> Situation:
+    await crew.running("hold", 2 * len(crew.engines))
+    handle = await crew.enqueue("quick")
+    store = crew.first.store
+    await store.register(a_row("dead", "quick"))
+    await store.claim(ClaimRequest(node_id="dead", kinds=(KindRequest(kind="quick", count=1),), limit=1))
+    await store.reap(["dead"], 1)
+    clause = r"is full \(2 of 2 slots in use\) and runs other tasks, and this suspect must run alone"
+    told = r"\1; suspect, so it runs isolated and behind others of its priority \\(1 node died while it ran there\\)"
+    pattern = re.sub(r"^(ready, due for \\d\+ s)", told, crew.each("quick", clause))
+    return Situation(handle, pattern + PERHAPS_KEPT, Why.OCCUPIED, lambda: open_gate(crew))
+
+
 async def kind_full_on_nodes(crew: Crew) -> Situation:
     await crew.running("single", len(crew.engines))
     handle = await crew.enqueue("single")
@@ -365,6 +380,7 @@ SCENARIOS: list[Scenario] = [
     pool_empty,
     prefix_full,
     slots_full,
+    suspect_not_alone,
     kind_full_on_nodes,
     resource_full,
     memory_short,

@@ -7,16 +7,19 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 from tests.conftest import NewEngine
 from tests.node import process_functions as process_bodies
+from tests.node import slow_to_import
 from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, Snooze, State, TaskFailed
 from synergon.model.tasks import NewTask
+from synergon.node.capacity.machine import usable_processors
 
 # ---------------------------------------------------------------- payloads
 
@@ -180,6 +183,39 @@ async def test_the_third_crash_is_the_last(new_engine: NewEngine, memory_url: st
     assert (record.reason, record.crashes, record.attempts) == (Reason.CRASHED, 3, 0)
     assert len(runs.read_text().splitlines()) == 3
     assert len(set(runs.read_text().splitlines())) == 3, "each time in a process of its own"
+
+
+async def test_a_process_that_dies_while_it_imports_charges_nothing(
+    new_engine: NewEngine, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = new_engine(sqlite_url)
+    late = on(engine, slow_to_import.add_late)
+    monkeypatch.setenv(slow_to_import.DIES, "1")  # for the child
+    async with engine.worker():
+        handle = await late.enqueue(1, 2)
+        await until_state(handle, State.SCHEDULED)
+        record = await handle.status()
+        assert (record.attempts, record.crashes, record.is_suspect, record.errors) == (0, 0, False, ())
+        monkeypatch.delenv(slow_to_import.DIES)
+        await engine.reschedule(handle.id, delay=0)
+        assert await handle.result(PATIENCE_SECONDS) == 3
+
+
+async def test_no_more_processes_start_at_once_than_there_are_processors(
+    new_engine: NewEngine, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = new_engine(sqlite_url, child_processes=3 * usable_processors())
+    late = on(engine, slow_to_import.add_late)
+    monkeypatch.setenv(slow_to_import.IMPORTS, str(tmp_path / "imports"))
+    monkeypatch.setenv(slow_to_import.SECONDS, "0.2")
+    async with engine.worker():
+        handles = await late.enqueue_many([(number, 1) for number in range(3 * usable_processors())])
+        assert [await handle.result(PATIENCE_SECONDS) for handle in handles] == [
+            number + 1 for number in range(3 * usable_processors())
+        ]
+    signs = (tmp_path / "imports").read_text()
+    assert "+" in signs
+    assert max(accumulate(1 if sign == "+" else -1 for sign in signs)) <= usable_processors()
 
 
 async def test_what_a_process_body_asks_for_is_heard(new_engine: NewEngine, memory_url: str) -> None:

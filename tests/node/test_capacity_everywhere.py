@@ -12,7 +12,7 @@ from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.model.requirements import PROCESS, UNIT
+from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
@@ -31,7 +31,7 @@ async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> 
         await small.enqueue_many([()] * 2)  # 2 cpu, 1 GiB
         await hungry.enqueue_many([()] * 8)  # room for three of them: 1.5 cpu, 3 GiB
         await until(lambda: crowd.now == {"small": 2, "hungry": 3})
-        assert node_of(engine).state().free == {PROCESS: 3 * UNIT, "cpu": 500_000, "ram": 0, "gpu": 0}
+        assert node_of(engine).state().free == {PROCESS: 3 * UNIT, WHOLE_NODE: 0, "cpu": 500_000, "ram": 0, "gpu": 0}
         crowd.gate.open()
     assert crowd.most["small"] == 2
     assert crowd.most["hungry"] <= 4

@@ -63,26 +63,28 @@ async def test_with_too_little_grace_work_is_given_back_and_not_charged(engine: 
             assert (record.node_id, record.errors) == (None, ())
 
 
-async def test_the_row_says_that_the_node_stops_before_bodies_are_asked_to_end(engine: Engine) -> None:
+async def test_the_status_says_that_the_node_stops(engine: Engine) -> None:
     gate = Gate()
-    said: list[bool] = []
 
     @engine.task
     async def work() -> None:
-        try:
-            await gate.hold()
-        finally:
-            said.extend(node.is_stopping for node in await engine.nodes())
+        await gate.hold()
 
-    async with engine:
-        async with engine.worker(grace=0):
-            await work.enqueue()
-            await gate.until_reached()
-            assert [node.is_stopping for node in await engine.nodes()] == [False]
-        assert said == [True]
+    async def is_published() -> bool:
+        return [node.state.is_stopping for node in await engine.nodes()] == [True]
+
+    async with engine, engine.worker() as node:
+        await work.enqueue()
+        await gate.until_reached()
+        assert not await is_published()
+        stopping = asyncio.ensure_future(node.stop(PATIENCE_SECONDS))
+        await until(is_published)
+        assert not stopping.done()
+        gate.open()
+        await stopping
 
 
-async def test_a_stop_that_cannot_be_announced_goes_on(engine: Engine) -> None:
+async def test_a_stop_goes_on_while_the_lease_cannot_be_renewed(engine: Engine) -> None:
     gate = Gate()
     way = Renewals(engine)
 
@@ -97,34 +99,6 @@ async def test_a_stop_that_cannot_be_announced_goes_on(engine: Engine) -> None:
             way.is_cut = True
         record = await handle.status()
     assert (record.state, record.attempts, record.crashes) == (State.READY, 0, 0)
-
-
-@pytest.mark.usefixtures("quick_heartbeat")
-async def test_a_stop_is_announced_in_its_grace_if_the_store_was_away_before(engine: Engine) -> None:
-    gate = Gate()
-    way = Renewals(engine)
-
-    @engine.task
-    async def work() -> None:
-        await gate.hold()
-
-    async def is_published() -> bool:
-        return [node.is_stopping for node in await engine.nodes()] == [True]
-
-    async with engine:
-        async with engine.worker() as node:
-            handle = await work.enqueue()
-            await gate.until_reached()
-            way.is_cut = True
-            stopping = asyncio.ensure_future(node.stop(PATIENCE_SECONDS))
-            await until(lambda: way.stops_refused > 0)
-            assert not await is_published()
-            way.is_cut = False
-            await until(is_published)
-            assert not stopping.done()
-            gate.open()
-            await stopping
-        assert (await handle.status()).state is State.SUCCEEDED
 
 
 async def test_a_process_body_is_killed_and_given_back_without_a_crash(

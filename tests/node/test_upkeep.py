@@ -105,7 +105,7 @@ async def test_work_of_a_node_that_left_no_trace_is_given_back(
             async with engine.worker():
                 assert await handle.result(PATIENCE_SECONDS) == "ran after all"
         record = await handle.status()
-    assert (record.attempts, record.crashes) == (1, 1)
+    assert (record.attempts, record.crashes, record.owner_deaths) == (1, 0, 1)
     assert f"task {handle.id} (note) was taken back from dead node the-dead-one" in caplog.text
 
 

@@ -17,8 +17,9 @@ from synergon.model.lifecycle import FINAL, Reason, State, is_legal
 from synergon.model.nodes import NewNode
 from synergon.model.operator_actions import NewAction
 from synergon.model.outcomes import Cancelled, FencedOutcome, HandedBack, Succeeded, Verdict
+from synergon.model.requirements import is_suspect_text
 from synergon.model.tasks import Moved, Reaped
-from synergon.policies import CRASH_LIMIT
+from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -58,6 +59,13 @@ class Seen(NamedTuple):
     reason: Reason | None
     priority: int
     run_at: int
+    owner_deaths: int
+    requirements: str
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it must run isolated."""
+        return is_suspect_text(self.requirements)
 
 
 class Auditor:
@@ -78,8 +86,6 @@ class Auditor:
         self.owed: dict[Process, dict[str, float]] = {}
         """The kinds of which a node's last claim has left some, and when."""
         self._leases: dict[str, int] = {}
-        self._stopping: set[str] = set()
-        """The node ids whose rows say that they stop."""
         self._wanted_cancelled: set[int] = set()
         self.before_claim: dict[int, Seen] = {}
         """All tasks, as they were when the last claim was asked for."""
@@ -138,6 +144,8 @@ class Auditor:
             self.fail(task_id, f"{name} made claim number {new.claim_no} of {old.claim_no}")
         if new.crashes > CRASH_LIMIT or (new.crashes == CRASH_LIMIT and new.state not in FINAL):
             self.fail(task_id, f"it has crashed {new.crashes} times and is {new.state}")
+        if new.owner_deaths > OWNER_DEATH_LIMIT or (new.owner_deaths == OWNER_DEATH_LIMIT and new.state not in FINAL):
+            self.fail(task_id, f"{new.owner_deaths} of its owners have died and it is {new.state}")
         if new.state is State.READY and new.run_at > self.now:
             self.fail(task_id, "it is ready before it is due")
         self._check_wish(task_id, old, new)
@@ -155,17 +163,12 @@ class Auditor:
         self.owners[args[0].id] = process
         self._leases[args[0].id] = self.now + args[0].lease
 
-    def _check_renew(
-        self, process: Process, args: tuple[str, int, bytes | None, bool], is_known: bool, *_: Any
-    ) -> None:
+    def _check_renew(self, process: Process, args: tuple[str, int, bytes | None], is_known: bool, *_: Any) -> None:
         if is_known:
             self._leases[args[0]] = self.now + args[1]
-        if is_known and args[3]:
-            self._stopping.add(args[0])
 
     def _check_unregister(self, process: Process, args: tuple[str], *_: Any) -> None:
         self._leases.pop(args[0], None)
-        self._stopping.discard(args[0])
 
     def _check_pause(self, process: Process, args: tuple[Sequence[str]], *_: Any) -> None:
         self.paused.update(args[0])
@@ -207,15 +210,18 @@ class Auditor:
     def _in_order(self, before: dict[int, Seen]) -> list[int]:
         """What may be claimed at all."""
         ready = [task_id for task_id, seen in before.items() if seen.state is State.READY]
-        ready.sort(key=lambda task_id: (-before[task_id].priority, task_id))
+        ready.sort(key=lambda task_id: (-before[task_id].priority, before[task_id].is_suspect, task_id))
         return [task_id for task_id in ready if self.is_open(self.row(task_id))]
 
     def _first_of(self, eligible: list[int], request: ClaimRequest) -> list[int]:
         kind_requests = {kind_request.kind: kind_request.count for kind_request in request.kinds}
+        children = request.free_processes
         taken: list[int] = []
         for task_id in eligible:
             kind = self.row(task_id).task.kind
-            if kind_requests.get(kind, 0) > 0 and len(taken) < request.limit:
+            needs_child = self.before_claim[task_id].is_suspect or self._world.kinds[kind].policy.runs_in == "process"
+            if kind_requests.get(kind, 0) > 0 and len(taken) < request.limit and children >= needs_child:
+                children -= needs_child
                 kind_requests[kind] -= 1
                 taken.append(task_id)
         return taken
@@ -284,13 +290,12 @@ class Auditor:
             owner = self.owners[task.node_id]
             if owner.is_alive and not self.is_over(task.node_id):
                 self.fail(task.id, f"{process} took it from {owner}, which lives and has its lease")
-            if owner.had_time_to_announce and task.node_id not in self._stopping:
-                self.fail(task.id, f"{owner} was told to stop, and its row did not say so when it died")
         for task_id, old in changed.items():
             new = self.seen[task_id]
-            charged = 0 if old is not None and old.node_id in self._stopping else 1
-            if old is not None and (new.crashes - old.crashes, new.attempts - old.attempts) != (charged, -1):
-                self.fail(task_id, f"its node's death costs {charged} crashes, and gives the attempt back")
+            if old is not None and (new.crashes - old.crashes, new.attempts - old.attempts) != (0, -1):
+                self.fail(task_id, "its node's death is charged to it, or does not give the attempt back")
+            if old is not None and (new.owner_deaths - old.owner_deaths, new.is_suspect) != (1, True):
+                self.fail(task_id, "its node's death does not make it a suspect")
         if {task.id for task in reaped} != changed.keys():
             self._world.fail(f"{process}: reap took other tasks than it said")
 
@@ -307,7 +312,7 @@ class Auditor:
         return self.now > self._leases.get(node_id, 0)
 
 
-_peek: Final = attrgetter(*Seen._fields)
+_peek: Final = attrgetter(*(f"task.{name}" if name == "requirements" else name for name in Seen._fields))
 
 
 def _rows(rows: Mapping[int, Row]) -> Iterator[tuple[int, tuple[Any, ...]]]:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.simulation.executor import IN_CHILD
+
 from synergon import Context
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ class Executions:
         return execution.is_excused or has_stepped or (node is not None and node.was_abandoned)
 
     def _check(self, new: Execution) -> None:
+        if self._world.auditor.seen[new.task_id].is_suspect and not IN_CHILD.get():
+            self._world.fail(f"{new} is a suspect, and is not isolated")
         for other in self.live:
             if other.task_id == new.task_id and not self._is_excused(other):
                 self._world.fail(f"two executions at once: {new} began while {other} ran")

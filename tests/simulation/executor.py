@@ -19,7 +19,7 @@ from synergon.errors import Control
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import Progress
 from synergon.node.attempts.outcomes import describe, find_control
-from synergon.node.processes.child_job import ChildAnswer, ChildControl, ChildJob
+from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildKilled, ChildRun
 from synergon.node.processes.executors import BackgroundLoop, BackgroundRun
 
@@ -65,10 +65,6 @@ class SimulatedExecutor:
         except BaseException as error:  # noqa: BLE001  whatever the body raised is its outcome
             return None, error
 
-    def children_that_fit(self, limit: int) -> int:
-        """There is memory for all."""
-        return limit
-
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         child = Child(job, on_message, fresh, self._process)
         self._children[child] = None
@@ -107,6 +103,7 @@ class Child(ChildRun):
     def __init__(self, job: bytes, on_message: Callable[[bytes], Any], is_fresh: bool, process: Process) -> None:
         super().__init__(job, on_message=on_message, is_fresh=is_fresh)
         self._process = process
+        self._begins = on_message
         self._task = process.start_apart(self._perform(_JOB.decode(job)))
         self._task.add_done_callback(self._apply_outcome)
 
@@ -137,6 +134,7 @@ class Child(ChildRun):
         )
         for name in task_type.signature.injected:
             arguments[name] = context
+        self._begins(BEGINS)
         try:
             value = await task_type.function(**arguments)
         except Exception as error:  # noqa: BLE001  it is told to the parent

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable
+from synergon.model.claims import Claim
 from synergon.model.lifecycle import State
-from synergon.model.outcomes import FencedOutcome, HandedBack, Outcome, Retrying, Verdict
+from synergon.model.outcomes import FencedOutcome, HandedBack, Outcome, Retrying, Snoozed, Verdict
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.runner import Runner
@@ -29,7 +30,7 @@ from synergon.stores.memory.row import Row
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rows import FinishedClaim, LiveTask
-from synergon.stores.rules import due_tasks, finish, reap
+from synergon.stores.rules import due_tasks, finish, node_capacity, reap, suspects
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -150,23 +151,61 @@ def settlement_applied_twice(patch: Patch) -> None:
 
 
 def crash_not_charged(patch: Patch) -> None:
-    """The reaper gives work back for nothing, so a poisonous task kills nodes for ever."""
+    """The death of a child costs nothing, so a poisonous task kills children for ever."""
 
     async def charge_nothing(session: Session, task: LiveTask, error: Any) -> None:
         await session.tasks.charge(task.id, attempts=1)
 
     patch.setattr(finish, "charge_crash", charge_nothing)
-    patch.setattr(reap, "crashes_charged", lambda task, node: 0)
 
 
-def stop_charged_as_a_crash(patch: Patch) -> None:
-    """The reaper does not care whether a dead node was told to stop."""
-    patch.setattr(reap, "crashes_charged", lambda task, node: 1)
+def death_of_a_node_charged(patch: Patch) -> None:
+    """The reaper charges a crash to all that a dead node ran."""
+    patch.setattr(reap, "give_back_attempt", finish.charge_crash)
 
 
-def stop_not_announced(patch: Patch) -> None:
-    """A node that is told to stop keeps that to itself."""
-    patch.setattr(Membership, "announce_stop", lambda self: None)
+def suspects_not_marked(patch: Patch) -> None:
+    """The tasks of a dead node run among the others again."""
+
+    async def count_only(session: Session, task: LiveTask) -> int:
+        await session.tasks.suspect(task.id, task.owner_deaths + 1, task.requirements)
+        return task.owner_deaths + 1
+
+    patch.setattr(suspects, "note_owner_death", count_only)
+
+
+def suspects_never_cleared(patch: Patch) -> None:
+    """Once a suspect, always a suspect."""
+
+    async def keep(session: Session, task: LiveTask, outcome: Outcome) -> None:
+        return None
+
+    patch.setattr(suspects, "note_outcome", keep)
+
+
+def suspects_cleared_at_hand_back(patch: Patch) -> None:
+    """A suspect that was handed back before it ran is taken for harmless."""
+    note = suspects.note_outcome
+
+    async def clear(session: Session, task: LiveTask, outcome: Outcome) -> None:
+        await note(session, task, Snoozed(delay=0) if isinstance(outcome, HandedBack) else outcome)
+
+    patch.setattr(suspects, "note_outcome", clear)
+
+
+def suspects_before_others(patch: Patch) -> None:
+    """Suspects keep their place among the others of their priority."""
+    patch.setattr(node_capacity, "is_suspect_text", lambda text: False)
+
+
+def suspects_not_isolated(patch: Patch) -> None:
+    """A suspect runs in the process of its node."""
+
+    def prepare_openly(self: Runner, claim: Claim) -> Attempt:
+        return prepare(self, replace(claim, requirements=""))
+
+    prepare = Runner._prepare
+    patch.setattr(Runner, "_prepare", prepare_openly)
 
 
 def max_running_ignored(patch: Patch) -> None:
@@ -244,8 +283,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     outcomes_dropped_in_outages,
     settlement_applied_twice,
     crash_not_charged,
-    stop_charged_as_a_crash,
-    stop_not_announced,
+    death_of_a_node_charged,
+    suspects_not_marked,
+    suspects_never_cleared,
+    suspects_cleared_at_hand_back,
+    suspects_before_others,
+    suspects_not_isolated,
     max_running_ignored,
     leftovers_forgotten,
     waiters_told_once,

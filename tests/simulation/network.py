@@ -77,8 +77,8 @@ class Connection:
         """A path of its own through the same weather."""
         return KeeperConnection(self)
 
-    async def renew(self, node_id: str, lease: int, published: bytes | None, is_stopping: bool) -> Any:
-        return await self._send("renew", (node_id, lease, published, is_stopping))
+    async def renew(self, node_id: str, lease: int, published: bytes | None) -> Any:
+        return await self._send("renew", (node_id, lease, published))
 
     async def _send(self, name: str, args: tuple[Any, ...]) -> Any:
         process, loop, weather = self._process, self._process.world.loop, self.weather
@@ -130,10 +130,8 @@ class KeeperConnection:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
-        return bool(await self._connection.renew(node_id, lease, published, is_stopping))
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        return bool(await self._connection.renew(node_id, lease, published))
 
     async def close(self) -> None:
         """There is nothing to give up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from synergon.model.lifecycle import State
+from synergon.model.lifecycle import FINAL, State
 from synergon.model.outcomes import (
     Cancelled,
     Crashed,
@@ -32,6 +32,10 @@ class Row(Protocol):
     def attempts(self) -> int: ...
     @property
     def crashes(self) -> int: ...
+    @property
+    def owner_deaths(self) -> int: ...
+    @property
+    def is_suspect(self) -> bool: ...
 
 
 def check_outcome(outcome: Outcome, old: Row, new: Row) -> str | None:
@@ -42,6 +46,11 @@ def check_outcome(outcome: Outcome, old: Row, new: Row) -> str | None:
         return f"{_name(outcome)} changed its attempts by {attempts}"
     if crashes != isinstance(outcome, Crashed):
         return f"{_name(outcome)} changed its crashes by {crashes}"
+    is_over = not isinstance(outcome, HandedBack | KeyAssigned)
+    if new.state not in FINAL and (new.owner_deaths, new.is_suspect) != (
+        (0, new.crashes > 0) if is_over else (old.owner_deaths, old.is_suspect)
+    ):
+        return f"{_name(outcome)} left {new.owner_deaths} deaths and is_suspect={new.is_suspect}"
     if new.state is not State.CANCELLED and new.state not in _targets(outcome, new):
         return f"{_name(outcome)} made it {new.state}"
     return None

@@ -31,8 +31,6 @@ LOGGER: Final = logging.getLogger("tests.simulation.node")
 LOGGER.propagate = False
 LOGGER.addHandler(logging.NullHandler())
 
-ANNOUNCE_SECONDS: Final = 0.5
-"""How long after it was told to stop the row of a node says so, if nothing goes wrong."""
 EPOCH_MICROSECONDS: Final = 1_700_000_000_000_000
 
 
@@ -73,9 +71,6 @@ class Process(Owner):
         self.waits_for: set[int] = set()
         """The tasks whose ends somebody in the process waits for."""
         self.is_stopping = False
-        self._told_at = 0.0
-        self.had_time_to_announce = False
-        """It died long after it was told to stop, and nothing was in the way of its saying so."""
         self.troubled_until = 0.0
         """When something last went wrong for it."""
         self.busy_at = 0.0
@@ -196,7 +191,7 @@ class Process(Owner):
 
     async def stop(self, grace_seconds: float) -> None:
         """Stop the node in order; then the process ends."""
-        self.is_stopping, self._told_at = True, self.world.loop.time()
+        self.is_stopping = True
         if self.node is not None:
             await self.node.stop(grace_seconds)
         self.die("has stopped")
@@ -205,7 +200,4 @@ class Process(Owner):
         """End now, whatever it does."""
         if self.is_alive:
             self.is_alive = False
-            told_for = self.world.loop.time() - self._told_at if self.is_stopping and self.node is not None else 0.0
-            is_untroubled = not self.is_paused and self.troubled_until < self._told_at
-            self.had_time_to_announce = is_untroubled and told_for > ANNOUNCE_SECONDS
             self.world.process_died(self, how)

@@ -27,9 +27,7 @@ class SilentKeeper:
     def __init__(self, in_vain: float = math.inf) -> None:
         self._in_vain = in_vain
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         self._in_vain -= 1
         if self._in_vain >= 0:
             await asyncio.Event().wait()
@@ -39,15 +37,32 @@ class SilentKeeper:
         """Nothing is open."""
 
 
+class HesitantKeeper(SilentKeeper):
+    """A path to a store that does not answer every second question."""
+
+    _is_stuck = False
+
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        self._is_stuck = not self._is_stuck
+        if self._is_stuck:
+            await asyncio.Event().wait()
+        return True
+
+
+class UnknownKeeper(SilentKeeper):
+    """A path to a store that does not know the node."""
+
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        return False
+
+
 class ListeningKeeper:
     """A path to a store that notes what the node says of itself, and when."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, bool]] = []
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         self.heard.append((round(asyncio.get_running_loop().time()), published is not None))
         return True
 
@@ -77,7 +92,9 @@ class Fate:
         has_bodies: bool,
         keeper: LeaseKeeper | None = None,
         status: Callable[[], StatusPublisher] | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
+        self._lease_seconds = lease_seconds
         self._status = status
         self._keeper = keeper or SilentKeeper()
         self.lost_at: float | None = None
@@ -93,7 +110,7 @@ class Fate:
             cast("Store", self),
             cast("Executor", self),
             "n",
-            LEASE_SECONDS,
+            self._lease_seconds,
             clock,
             logging.LoggerAdapter(logging.getLogger("tests.simulation.node")),
             asked_at=clock.monotonic(),
@@ -120,6 +137,37 @@ def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_t
 
     fate = Fate(keep, has_bodies=True)
     assert (fate.lost_at, fate.exited_at) == (25.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("lease_seconds", "lost_at"), [(0.5, 1 / 3), (1, 2 / 3), (2, 4 / 3), (3, 2), (4, 3), (6, 5), (12, 10)]
+)
+def test_a_thread_never_outlives_a_short_lease(lease_seconds: float, lost_at: float) -> None:
+    async def keep(lease: Lease, clock: HostClock) -> None:
+        await lease.run(asyncio.Event())
+
+    fate = Fate(keep, has_bodies=True, lease_seconds=lease_seconds)
+    assert fate.lost_at == pytest.approx(lost_at)
+    assert fate.exited_at == pytest.approx(lease_seconds)
+
+
+@pytest.mark.parametrize("lease_seconds", [0.5, 3, 30])
+def test_a_short_lease_is_renewed_though_every_second_try_is_stuck(lease_seconds: float) -> None:
+    async def keep_some_leases(lease: Lease, clock: HostClock) -> None:
+        end = asyncio.Event()
+        asyncio.get_running_loop().call_later(10 * lease_seconds, end.set)
+        await lease.run(end)
+
+    fate = Fate(keep_some_leases, has_bodies=True, keeper=HesitantKeeper(), lease_seconds=lease_seconds)
+    assert fate.lost_at is None
+
+
+def test_a_node_that_others_have_declared_dead_exits_after_a_second() -> None:
+    async def keep(lease: Lease, clock: HostClock) -> None:
+        await lease.run(asyncio.Event())
+
+    fate = Fate(keep, has_bodies=True, keeper=UnknownKeeper())
+    assert (fate.lost_at, fate.exited_at) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("in_vain", [1, 2])

@@ -209,8 +209,8 @@ class World:
     def _applied(self, process: Process, name: str, args: tuple[Any, ...], answer: Any) -> None:
         self.auditor.applied(process, name, args, answer, is_done=True)
 
-    async def _renew(self, node_id: str, lease: int, published: bytes | None, is_stopping: bool) -> bool:
-        return await (await self.store.keeper()).renew(node_id, lease, published, is_stopping=is_stopping)
+    async def _renew(self, node_id: str, lease: int, published: bytes | None) -> bool:
+        return await (await self.store.keeper()).renew(node_id, lease, published)
 
 
 def at_once(statement: Any) -> Any:

@@ -27,7 +27,7 @@ from synergon.model.outcomes import (
     Verdict,
 )
 from synergon.model.process_identity import BOOT_ID
-from synergon.model.requirements import UNIT, make_requirements
+from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE, make_requirements
 from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
 from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
@@ -71,6 +71,10 @@ def new_node(node_id: str, lease: int = HOUR) -> NewNode:
     )
 
 
+EMPTY_NODE: Final = {PROCESS: 1000 * UNIT, WHOLE_NODE: UNIT}
+"""What is free on a node that runs nothing: suspects can run there, too."""
+
+
 class Worker:
     """A node that claims and settles by hand."""
 
@@ -84,12 +88,6 @@ class Worker:
         await store.register(new_node(node_id, lease))
         return cls(store, node_id)
 
-    async def announce_stop(self) -> None:
-        """Have its row say that it stops."""
-        keeper = await self.store.keeper()
-        assert await keeper.renew(self.node_id, HOUR, is_stopping=True)
-        await keeper.close()
-
     async def claim(
         self, *kinds: str, limit: int = 1000, kind_request: int = 1000, queues: Iterable[str] | None = None
     ) -> Claims:
@@ -97,7 +95,14 @@ class Worker:
         kind_requests = tuple(KindRequest(kind=kind, count=kind_request) for kind in kinds or (KIND,))
         wanted = None if queues is None else frozenset(queues)
         return await self.store.claim(
-            ClaimRequest(node_id=self.node_id, kinds=kind_requests, limit=limit, queues=wanted)
+            ClaimRequest(
+                node_id=self.node_id,
+                kinds=kind_requests,
+                limit=limit,
+                queues=wanted,
+                totals=EMPTY_NODE,
+                free=EMPTY_NODE,
+            )
         )
 
     async def claim_rooms(self, *kind_requests: KindRequest, limit: int = 1000, **more: Any) -> Claims:

@@ -32,9 +32,9 @@ from synergon.model.outcomes import (
     Snoozed,
     Succeeded,
 )
-from synergon.model.requirements import with_refusal, without_refusals
+from synergon.model.requirements import suspect_text, with_refusal, without_refusals
 from synergon.model.tasks import NewTask
-from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT
+from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT, REFUSAL_LIMIT
 
 LATER = 3600 * 1_000_000
 """An hour: a moment that does not come while a test runs."""
@@ -61,6 +61,8 @@ class ModelTask:
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
+    owner_deaths: int = 0
+    is_suspect: bool = False
     errors: int = 0
     node_id: str | None = None
     cancel_requested: bool = False
@@ -93,16 +95,31 @@ class ModelTask:
         self.overdue = False
 
     def crash(self) -> None:
-        """Lose the process under it, and run again if that may be."""
+        """Lose its child process, and run again if that may be."""
+        self.crashes += 1
+        self.owner_deaths = 0
+        self._lose_process(is_last=self.crashes >= CRASH_LIMIT)
+
+    def lose_owner(self) -> None:
+        """Lose its node, and run again if that may be."""
+        self.owner_deaths += 1
+        self._lose_process(is_last=self.owner_deaths >= OWNER_DEATH_LIMIT)
+
+    def _lose_process(self, *, is_last: bool) -> None:
+        self.is_suspect = True
         self.errors += 1
         self.attempts -= 1
-        self.crashes += 1
         if self.cancel_requested:
             self.end(State.CANCELLED, Reason.CANCELLED)
-        elif self.crashes >= CRASH_LIMIT:
+        elif is_last:
             self.end(State.FAILED, Reason.CRASHED)
         else:
             self.requeue(State.READY)
+
+    @property
+    def requirements(self) -> str:
+        """What its row says."""
+        return suspect_text(self.task.requirements, is_suspect=True) if self.is_suspect else self.task.requirements
 
     @property
     def is_waiting(self) -> bool:
@@ -245,7 +262,8 @@ class Model:
             holder.requeue(state)
             holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
             holder.limit_key = task.limit_key
-            holder.attempts = holder.crashes = holder.errors = 0
+            holder.attempts = holder.crashes = holder.owner_deaths = holder.errors = 0
+            holder.is_suspect = False
             holder.progress = holder.reserved_by = None
             holder.is_spared = False
             self.queues.setdefault(task.queue, False)
@@ -373,6 +391,8 @@ class Model:
         if isinstance(outcome, Crashed):
             task.crash()
             return
+        if isinstance(outcome, Retrying | Snoozed):
+            task.owner_deaths, task.is_suspect = 0, task.crashes > 0
         if isinstance(outcome, Failed | Retrying | Refused) or (isinstance(outcome, Cancelled) and outcome.why):
             task.errors += 1
         if isinstance(outcome, Snoozed | HandedBack | KeyAssigned | Refused):
@@ -384,7 +404,7 @@ class Model:
         elif isinstance(outcome, Refused) and not self._is_left_to_others(task):
             task.end(State.FAILED, Reason.ERROR)
         else:
-            is_later = isinstance(outcome, Retrying | Snoozed) and outcome.delay > 0
+            is_later = isinstance(outcome, Retrying | Snoozed | HandedBack) and (outcome.delay or 0) > 0
             task.requeue(State.SCHEDULED if is_later else State.READY)
             if isinstance(outcome, KeyAssigned):
                 task.limit_key = outcome.limit_key
@@ -425,7 +445,7 @@ class Model:
             self.tasks[task_id].end(State.FAILED, Reason.EXPIRED)
 
     def reap(self, gone: Sequence[str], chosen: Sequence[int], limit: int) -> list[tuple[int, str, State, int]]:
-        """Take from the dead the tasks that the store has chosen; id, node, state and crashes of each."""
+        """Take from the dead the tasks that the store has chosen; id, node, state and lost owners of each."""
         alive = self.nodes - set(gone)
         orphans = {task.id for task in self.tasks.values() if task.state is State.RUNNING and task.node_id not in alive}
         assert len(set(chosen)) == len(chosen) == min(limit, len(orphans))
@@ -437,8 +457,8 @@ class Model:
     def _take_back(self, task: ModelTask) -> tuple[int, str, State, int]:
         node_id = task.node_id
         assert node_id is not None
-        task.crash()
-        return task.id, node_id, task.state, task.crashes
+        task.lose_owner()
+        return task.id, node_id, task.state, task.owner_deaths
 
     def prune(self, states: set[State], reserved: set[int], number: int, limit: int) -> None:
         """Drop the ended tasks that the store has not kept, which were to be `number` under its limit."""
@@ -473,7 +493,7 @@ class Model:
         if holder is not None:
             return False, task.state, holder.id
         task.requeue(State.READY)
-        task.attempts = task.crashes = 0
+        task.attempts = task.crashes = task.owner_deaths = 0
         task.expires_in = task.reason = task.result = task.progress = None
         task.cancel_requested = task.is_spared = False
         task.task = replace(task.task, requirements=without_refusals(task.task.requirements))

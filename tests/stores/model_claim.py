@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
-from synergon.model.requirements import PROCESS, SLOT, Requirements
+from synergon.model.requirements import PROCESS, SLOT, WHOLE_NODE, Requirements
 from synergon.stores.rules.node_capacity import requirements_of
 
 if TYPE_CHECKING:
     from tests.stores.model import ModelTask
 
-Position = tuple[bool, int, int, int]
+Position = tuple[bool, int, bool, int, int]
 
 
 @dataclass
@@ -27,7 +27,7 @@ class ModelClaims:
 
 def position(kind_request: KindRequest, task: ModelTask) -> Position:
     """Smaller goes first."""
-    return not kind_request.is_urgent, -task.priority, kind_request.rank, task.id
+    return not kind_request.is_urgent, -task.priority, task.is_suspect, kind_request.rank, task.id
 
 
 def suits(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int], node_id: str | None) -> bool:
@@ -46,9 +46,9 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
         (
             task
             for task in tasks
-            if suits(requirements_of(look.kind_request, task.task.requirements), look.labels, look.totals, look.node_id)
+            if suits(requirements_of(look.kind_request, task.requirements), look.labels, look.totals, look.node_id)
         ),
-        key=lambda task: position(look.kind_request, task),
+        key=lambda task: (-task.priority, task.id),
     )
     after = None if look.after is None else (-look.after[0], look.after[1])
     behind = [task.id for task in found if after is None or (-task.priority, task.id) > after]
@@ -100,7 +100,7 @@ class ModelClaim:
 
     def _takes(self, task: ModelTask) -> bool:
         kind_request = self.kind_requests[task.task.kind]
-        requirements = requirements_of(kind_request, task.task.requirements)
+        requirements = requirements_of(kind_request, task.requirements)
         if self._left[kind_request.kind] <= 0 or (kind_request.only is not None and task.id not in kind_request.only):
             return False
         is_hopeless = self._live <= set(requirements.refused_by)
@@ -112,6 +112,8 @@ class ModelClaim:
         lacking = {
             name for name, amount in requirements.cost.items() if amount > self._available(name, kind_request, task.id)
         }
+        if self._held.get(WHOLE_NODE) and not self._is_exempt(kind_request, task.id):
+            lacking = {WHOLE_NODE}
         if lacking:
             self._pass_over(task, requirements, lacking)
             return False
@@ -123,6 +125,10 @@ class ModelClaim:
             return False
         self._left[kind_request.kind] -= 1
         self._slots -= 1
+        if WHOLE_NODE in requirements.cost:
+            self._slots = 0
+        else:
+            self._free[WHOLE_NODE] = 0
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
         self._shares.append(requirements.cost)
@@ -138,20 +144,26 @@ class ModelClaim:
         free = self._free.get(name, 0)
         if kind_request.is_urgent:
             return free + (0 if kind_request.is_backed_off else self.request.yielding.get(name, 0))
-        is_exempt = kind_request.is_brief or task_id == self.request.reserved_task
-        return free if is_exempt else free - self._held.get(name, 0)
+        return free if self._is_exempt(kind_request, task_id) else free - self._held.get(name, 0)
+
+    def _is_exempt(self, kind_request: KindRequest, task_id: int) -> bool:
+        return kind_request.is_urgent or kind_request.is_brief or task_id == self.request.reserved_task
 
     def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
         """Only the first of those that have the same requirements may have room kept for it, if it has a child process;
         and of those for which that might be, the first, if others may get what it waits for."""
         ready_group, kind_request = (
-            (task.task.kind, task.task.queue, task.task.requirements),
+            (task.task.kind, task.task.queue, task.requirements),
             self.kind_requests[task.task.kind],
         )
         is_first = PROCESS not in lacking and ready_group not in self._ready_groups
         if is_first and self._is_patient and self._may_keep(task.id):
             holders = [share for share in self._shares if lacking & share.keys()]
-            if kind_request.limits or not all(_covers(share, requirements.cost) for share in holders):
+            if (
+                kind_request.limits
+                or WHOLE_NODE in lacking
+                or not all(_covers(share, requirements.cost) for share in holders)
+            ):
                 self.claims.reserved = task.id
             self._is_patient = False
         self._ready_groups.add(ready_group)

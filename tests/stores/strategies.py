@@ -29,6 +29,7 @@ from synergon.model.requirements import (
     PROCESS,
     SLOT,
     UNIT,
+    WHOLE_NODE,
     Requirements,
     parse_requirements,
     with_process,
@@ -82,7 +83,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Retrying, delay=st.sampled_from([0, LATER]), error=st.just(ERROR)),
     st.builds(Snoozed, delay=st.sampled_from([0, LATER])),
     st.builds(Cancelled, why=st.sampled_from([None, "why"])),
-    st.sampled_from([HandedBack(), HandedBack(protected_for=LATER)]),
+    st.sampled_from([HandedBack(), HandedBack(protected_for=LATER), HandedBack(delay=LATER)]),
     st.just(Crashed(error=ERROR)),
     st.sampled_from([KeyAssigned(limit_key="ada"), KeyAssigned(limit_key="bob")]),
     st.just(Refused(error=ERROR, requirements="")),  # those of the claim
@@ -93,10 +94,12 @@ limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
 
 def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """The same, with two child processes, of which so many are free."""
-    totals = machine["totals"] | {PROCESS: 2 * UNIT}
-    return st.sampled_from([2, 1, 1, 0, -1]).map(
-        lambda free: machine | {"totals": totals, "free": machine["free"] | {PROCESS: free * UNIT}}
+    """The same, with two child processes and one whole node, of which so many are free."""
+    totals = machine["totals"] | {PROCESS: 2 * UNIT, WHOLE_NODE: UNIT}
+    return st.tuples(st.sampled_from([2, 1, 1, 0, -1]), st.sampled_from([0, 0, UNIT])).map(
+        lambda free: (
+            machine | {"totals": totals, "free": machine["free"] | {PROCESS: free[0] * UNIT, WHOLE_NODE: free[1]}}
+        )
     )
 
 
@@ -110,7 +113,7 @@ machines: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "totals": st.sampled_from([amounts(cpu=4, gpu=1), amounts(cpu=4, gpu=1), amounts(cpu=1), {}]),
         "free": st.sampled_from([amounts(cpu=cpu, gpu=gpu) for cpu, gpu in ((0, 1), (1, 1), (2, 0), (4, 1), (-1, 0))]),
         "yielding": st.sampled_from([{}, {SLOT: 1}, amounts(cpu=1), amounts(cpu=2) | {SLOT: 2, PROCESS: UNIT}]),
-        "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2) | {PROCESS: UNIT}]),
+        "held": st.sampled_from([{}, amounts(cpu=1), amounts(cpu=2) | {PROCESS: UNIT}, {WHOLE_NODE: UNIT}]),
         "patience": st.sampled_from([0, 0, 0, None, LATER]),
         "shares": shares,
     }
@@ -132,6 +135,7 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "is_urgent": st.sampled_from([False, False, False, True]),
         "is_backed_off": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
+        "is_isolable": st.sampled_from([True, True, False]),
     }
 )
 """What a room might say beside its kind and number."""

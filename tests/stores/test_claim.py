@@ -64,7 +64,6 @@ async def test_a_claim_carries_all_that_an_attempt_needs(store: Store, worker: W
             payload=b'{"to":"a"}',
             attempts=1,
             max_attempts=3,
-            crashes=0,
             overrides=b'{"timeout":3}',
             tags=("a", "b"),
             meta=b'{"c":1}',
@@ -84,7 +83,7 @@ async def test_claim_numbers_grow_at_each_claim_and_attempts_count_bodies(store:
     await worker.run(OUTCOMES["handed back"])
     await worker.run(OUTCOMES["crashed"])
     claim = await worker.claim_one()
-    assert (claim.claim_no, claim.attempts, claim.crashes) == (4, 2, 1)
+    assert (claim.claim_no, claim.attempts) == (4, 2)
 
 
 async def test_a_running_task_is_not_taken_twice(store: Store, worker: Worker) -> None:
@@ -137,7 +136,7 @@ async def test_the_order_is_one_across_kinds_and_queues(store: Store, worker: Wo
     assert taken == [task_id for _, task_id in expected]
 
 
-@pytest.mark.parametrize("outcome", ["retrying at once", "handed back", "crashed"])
+@pytest.mark.parametrize("outcome", ["retrying at once", "handed back"])
 async def test_a_task_that_comes_back_keeps_its_place(store: Store, worker: Worker, outcome: str) -> None:
     first = await add(store)
     await worker.run(OUTCOMES[outcome])

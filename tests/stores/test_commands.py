@@ -125,11 +125,11 @@ async def test_commands_come_from_every_queue_also_from_paused_ones(store: Store
     assert [taken.id for taken in await store.claim(request)] == [*ids, wanted]
 
 
-async def test_a_command_is_not_run_twice_though_its_node_was_told_to_stop(store: Store, worker: Worker) -> None:
+async def test_a_command_is_not_run_twice_though_its_node_has_died(store: Store, worker: Worker) -> None:
     await declare_pool(store, a=9)
     task_id = await command(store)
     await claim(worker)
-    await worker.announce_stop()
     (reaped,) = await store.reap([worker.node_id], 10)
-    assert (reaped.state, reaped.crashes) == (State.FAILED, 1)
-    assert (await read(store, task_id)).reason is Reason.CRASHED
+    assert (reaped.state, reaped.owner_deaths) == (State.FAILED, 1)
+    record = await read(store, task_id)
+    assert (record.reason, record.crashes) == (Reason.CRASHED, 0)

@@ -45,6 +45,7 @@ from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import LimitRecord, NewLimit
 from synergon.model.operator_actions import NewAction, Verb
 from synergon.model.outcomes import FencedOutcome, Outcome, Progress, Refused, Report, Succeeded
+from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
 from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
 from synergon.model.tasks import Cutoffs, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.rules.node_capacity import requirements_of
@@ -188,7 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
         kind_request = next(
             (kind_request for kind_request in request.kinds if task and kind_request.kind == task.task.kind), None
         )
-        cost = requirements_of(kind_request, task.task.requirements).cost if kind_request and task else {}
+        cost = requirements_of(kind_request, task.requirements).cost if kind_request and task else {}
         return {name: min(amount, cost.get(name, 0)) for name, amount in request.held.items()}
 
     @precondition(lambda self: self.model.tasks)
@@ -202,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Claim whatever there is and settle some of it; somebody may want the first cancelled."""
         kind_requests = (KindRequest(kind="a", count=100), KindRequest(kind="b", count=100))
         first = len(self.claims)
-        state = amounts(cpu=cpu, gpu=cpu)
+        state = amounts(cpu=cpu, gpu=cpu) | {PROCESS: cpu * UNIT, WHOLE_NODE: UNIT}
         self.claim_both(
             ClaimRequest(node_id=self.pick_node(pick), kinds=kind_requests, limit=100, totals=state, free=state)
         )
@@ -233,8 +234,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert expected is None
             return
         assert expected is not None
-        assert [(claim.id, claim.claim_no, claim.attempts, claim.crashes) for claim in claims] == [
-            (task.id, task.claim_no, task.attempts, task.crashes) for task in expected.taken
+        assert [(claim.id, claim.claim_no, claim.attempts) for claim in claims] == [
+            (task.id, task.claim_no, task.attempts) for task in expected.taken
         ]
         assert (claims.reserved and claims.reserved.id, claims.is_cordoned) == (expected.reserved, expected.is_cordoned)
         self.reserved[request.node_id] = expected.reserved
@@ -251,7 +252,7 @@ class StoreMachine(RuleBasedStateMachine):
             task.kind,
             task.queue,
             task.payload,
-            task.requirements,
+            known.requirements,
         )
         assert claim.max_attempts == task.max_attempts
         assert (claim.limit_key, claim.protected_for > 0) == (known.limit_key, known.is_spared)
@@ -343,7 +344,7 @@ class StoreMachine(RuleBasedStateMachine):
         gone = [self.pick_node(pick) for pick in some]
         reaped = self.run(self.store.reap(gone, limit))
         expected = self.model.reap(gone, [entry.id for entry in reaped], limit)
-        assert [(entry.id, entry.node_id, _in_line(entry.state), entry.crashes) for entry in reaped] == expected
+        assert [(entry.id, entry.node_id, _in_line(entry.state), entry.owner_deaths) for entry in reaped] == expected
         self.model.balance()
         if not self.model.nodes:  # so that there is always somebody to work
             self.register()
@@ -499,6 +500,7 @@ def _of_record(record: TaskRecord) -> dict[str, Any]:
         "claim_no": record.claim_no,
         "attempts": record.attempts,
         "crashes": record.crashes,
+        "owner_deaths": record.owner_deaths,
         "errors": len(record.errors),
         "node_id": record.node_id,
         "expires": record.expires_at is not None,
@@ -517,7 +519,7 @@ def _of_model(task: ModelTask) -> dict[str, Any]:
         "key": task.task.key,
         "limit_key": task.limit_key,
         "group_id": task.group_id,
-        "requirements": task.task.requirements,
+        "requirements": task.requirements,
         "reserved_by": task.reserved_by if task.state is State.READY else None,
         "payload": task.task.payload,
         "state": task.state,
@@ -526,6 +528,7 @@ def _of_model(task: ModelTask) -> dict[str, Any]:
         "claim_no": task.claim_no,
         "attempts": task.attempts,
         "crashes": task.crashes,
+        "owner_deaths": task.owner_deaths,
         "errors": min(task.errors, 20),
         "node_id": task.node_id,
         "expires": task.expires_in is not None,

@@ -61,7 +61,7 @@ def node(queues: tuple[str, ...] | None = None, said: dict[str, Any] | None = No
 
 
 def a_claim(kind: str) -> Claim:
-    return Claim(1, 1, kind, "default", b"{}", 1, None, 0, None, (), None)
+    return Claim(1, 1, kind, "default", b"{}", 1, None, None, (), None)
 
 
 # ---------------------------------------------------------------- who takes what is freed

@@ -50,6 +50,10 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
     yield "attempts", f"{task.attempts} of {task.max_attempts}" if task.max_attempts is not None else str(task.attempts)
     if task.crashes:
         yield "crashes", str(task.crashes)
+    if task.owner_deaths:
+        yield "deaths of its nodes", str(task.owner_deaths)
+    if task.is_suspect and not task.state.is_final:
+        yield "suspect", "its next attempt runs isolated"
     moments = {
         "enqueued": task.enqueued_at,
         "due": task.run_at if task.run_at != task.enqueued_at else None,

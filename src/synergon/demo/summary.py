@@ -65,10 +65,9 @@ class Summary:
             yield f"{name} succeeded in the database but did not finish in the log"
         if logged_errors < errors:
             yield f"{name} failed {errors} times in the database but {logged_errors} times in the log"
-        # A process may die between the end of a task function and its commit; each crash explains one more run.
-        if len(runs) > record.attempts + record.crashes:
-            explained = f"the database has {record.attempts} attempts and {record.crashes} crashes"
-            yield f"{name} was started {len(runs)} times in the log; {explained}"
+        # A process may die between the end of a task function and its commit; each claim explains one run.
+        if len(runs) > record.claim_no:
+            yield f"{name} was started {len(runs)} times in the log; the database has {record.claim_no} claims"
 
     # ------------------------------------------------------------ figures
 
@@ -77,8 +76,8 @@ class Summary:
         return sum(run.has_error for run in self.log.runs if run.task_id not in self.cancelled)
 
     def rerun_after_crash(self) -> int:
-        """The number of tasks that ran again because their process had died."""
-        return sum(record.crashes > 0 and len(runs) > record.attempts for record, runs in self._in_both())
+        """Number of tasks that ran again because their process had died."""
+        return sum(_lost_its_process(record) and len(runs) > record.attempts for record, runs in self._in_both())
 
     def finished_twice(self) -> int:
         """The number of tasks whose function finished more than once: the process had died before the first finish was
@@ -90,7 +89,7 @@ class Summary:
         return sorted(
             runs[0].started_at - max(record.enqueued_at, record.run_at).timestamp()
             for record, runs in self._in_both()
-            if record.kind == kind and record.attempts == 1 and not record.crashes
+            if record.kind == kind and record.claim_no == 1
         )
 
     def _in_both(self) -> Iterator[tuple[TaskRecord, Sequence[Run]]]:
@@ -169,6 +168,10 @@ def _delays(summary: Summary) -> Table:
         if delays:
             table.add_row(label, f"{len(delays):,}", *(_milliseconds(delays, share) for share in (0.5, 0.99)))
     return table
+
+
+def _lost_its_process(record: TaskRecord) -> bool:
+    return any(error.type in ("NodeDied", "Crash") for error in record.errors)
 
 
 def _milliseconds(ordered: Sequence[float], share: float) -> str:

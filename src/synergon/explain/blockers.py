@@ -10,7 +10,7 @@ from synergon.explain.node_view import NodeView
 from synergon.explain.requirement_text import natural
 from synergon.model.claims import KindRequest
 from synergon.model.node_status import free_slots_on
-from synergon.model.requirements import PROCESS, Requirements, forbidden_labels, missing_labels, oversized
+from synergon.model.requirements import PROCESS, WHOLE_NODE, Requirements, forbidden_labels, missing_labels, oversized
 from synergon.model.task_records import TaskRecord
 from synergon.node.claims.ledger import COMMANDS_AT_ONCE
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, requirements_of
@@ -83,8 +83,11 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
     left = capacity.remaining(kind_request)
     is_held_back = False
     for name in capacity.short_of(kind_request, requirements, task.id):
-        if requirements.cost[name] <= left[name]:
+        if requirements.cost.get(name, 0) <= left[name]:
             is_held_back = True
+            continue
+        if name == WHOLE_NODE:
+            yield Cause(why=Why.OCCUPIED)
             continue
         total = state.totals[name]
         yield Cause(

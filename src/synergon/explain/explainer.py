@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from synergon.explain.blockers import causes_on
 from synergon.explain.dry_run import dry_run
 from synergon.explain.explanation import FARTHEST, NEVER, SHARED, Cause, Explanation, NodeOutlook, Why
-from synergon.explain.finished import ended, running
+from synergon.explain.finished import ended, running, suspicion
 from synergon.explain.node_view import NodeView, node_view
 from synergon.explain.shared_state import SharedState
 from synergon.explain.text import behind, clause, lasting, names, on_node, plural, some
@@ -167,7 +167,7 @@ class _View:
         outlooks = [await self._with_dry_run(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
         sentence = (
-            f"ready, due {lasting(task.run_at, self._now)}{self._ready_text(outlooks, causes)}"
+            f"ready, due {lasting(task.run_at, self._now)}{suspicion(task)}{self._ready_text(outlooks, causes)}"
             f"{self._reserved_text(outlooks)}"
         )
         return self._explained(sentence, causes, nodes=outlooks, position=self._position)
@@ -182,8 +182,8 @@ class _View:
         )
 
     async def _with_dry_run(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
-        """The outlook of a node, corrected by a dry run of its next claim if one is needed."""
-        is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
+        """The outlook of a node after a dry run of its next claim, if one is needed."""
+        is_short = not outlook.can_start and all(cause.why in (Why.RESOURCE, Why.OCCUPIED) for cause in outlook.causes)
         if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
             return outlook
         found = await dry_run(self._store, node, self._task)

@@ -41,7 +41,20 @@ def ended(task: TaskRecord, now: datetime) -> str:
 def _attempt(task: TaskRecord) -> str:
     most = "" if task.max_attempts is None else f" of {task.max_attempts}"
     crashes = f", crashed {plural(task.crashes, 'time')} before" if task.crashes else ""
-    return f"attempt {task.attempts}{most}{crashes}"
+    deaths = f", isolated after {plural(task.owner_deaths, 'death')} of its nodes" if task.owner_deaths else ""
+    return f"attempt {task.attempts}{most}{crashes}{deaths}"
+
+
+def suspicion(task: TaskRecord) -> str:
+    """Why a task that waits or runs is a suspect; empty if it is none."""
+    if not task.is_suspect:
+        return ""
+    causes = [
+        f"{plural(task.owner_deaths, 'node')} died while it ran there" if task.owner_deaths else "",
+        f"it crashed {plural(task.crashes, 'time')}" if task.crashes else "",
+    ]
+    why = " and ".join(filter(None, causes)) or "it ended as one before"
+    return f"; suspect, so it runs isolated and behind others of its priority ({why})"
 
 
 def _first_line(message: str) -> str:

@@ -57,6 +57,7 @@ class NodeView(NamedTuple):
             is_urgent=said.is_urgent,
             is_backed_off=kind in self.state.backed_off,
             is_brief=kind in self.state.brief,
+            is_isolable=said.is_isolable,
         )
 
     def request(self, wanted: Collection[str]) -> ClaimRequest:

@@ -181,6 +181,7 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.SLOTS: lambda cause, _: _is_full(_slots(cause)),
     Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
+    Why.OCCUPIED: lambda _cause, _now: "runs other tasks, and this suspect must run alone",
     Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
     Why.RESERVED: lambda cause, _: f"has reserved capacity for task {cause.subject}",
     Why.WILL_RESERVE: lambda cause, _: f"is about to reserve capacity for task {cause.subject}",

@@ -36,7 +36,9 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """Whether tasks of the kind end before the reserved task can start, so that they may use the capacity held for
     it."""
     only: tuple[int, ...] | None = None
-    """Only these tasks may be claimed, because `can_accept` has accepted them. None means all."""
+    """Only these tasks: `can_accept` has accepted them."""
+    is_isolable: bool = True
+    """The task function can run in a child process. Otherwise a suspect runs alone on the node."""
 
     @property
     def is_yielded_to(self) -> bool:
@@ -163,7 +165,6 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     """The number of this attempt, from 1 on."""
     max_attempts: int | None
-    crashes: int
     overrides: bytes | None
     tags: tuple[str, ...]
     meta: bytes | None

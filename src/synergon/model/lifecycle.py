@@ -37,7 +37,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     """The last allowed attempt ran past its deadline."""
     CRASHED = "crashed"
-    """The process that ran the task died `CRASH_LIMIT` times; for a command, once."""
+    """Its child process died under it `CRASH_LIMIT` times, or `OWNER_DEATH_LIMIT` nodes died while they ran it."""
     EXPIRED = "expired"
     """The task had not started when its `expires_in` was over."""
     DISCARDED = "discarded"

@@ -55,7 +55,9 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: tuple[str, ...] = ()
     """The limits of which a task holds a permit while it runs."""
     provider: str | None = None
-    """The provider on whose servers the tasks run. None if they need no server."""
+    """The provider on whose servers the tasks run."""
+    is_isolable: bool = True
+    """The task function can run in a child process. Otherwise suspects of the kind run alone on the node."""
 
     @property
     def weight(self) -> Requirements:
@@ -130,9 +132,11 @@ def could_run(state: NodeStatus, kind: str, text: str) -> bool:
 
 
 def requirements_on(state: NodeStatus, kind: str, text: str) -> Requirements:
-    """The requirements of a task on a node with this status. `text` is the text in the task's row."""
-    of_kind = state.kind(kind).weight
-    return with_kind_defaults(parse_requirements(text), of_kind) if text else of_kind
+    """The requirements of a task on a node with this status, from the text in its row."""
+    said = state.kind(kind)
+    if not text:
+        return said.weight
+    return with_kind_defaults(parse_requirements(text), said.weight, is_isolable=said.is_isolable)
 
 
 def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:

@@ -58,8 +58,6 @@ class NodeRecord(KnownNode, frozen=True, kw_only=True):
     lease_remaining: float
     """The seconds until the lease ends, by the store's clock. Negative after it has ended."""
     cordoned_at: datetime | None = None
-    is_stopping: bool = False
-    """Whether the node is stopping. If it dies then, its tasks are not charged with a crash."""
     published: msgspec.Raw = msgspec.Raw(b"{}")
     """The last status that the node published, as JSON."""
     published_ago: float = 0.0

@@ -58,14 +58,16 @@ class Cancelled(Record, frozen=True, kw_only=True):
 
 
 class HandedBack(Record, frozen=True, kw_only=True):
-    """The node could not finish the task and hands it back. The attempt is not counted."""
+    """The node could not finish the task and hands it back. The attempt is not counted, and a suspect stays one."""
 
+    delay: int | None = None
+    """For how many microseconds the task is deferred, because another attempt now would fail, too."""
     protected_for: int = 0
     """For how many microseconds the task is protected from preemption, because it has just yielded."""
 
 
 class Crashed(Record, frozen=True, kw_only=True):
-    """The child process died while it ran the task. The attempt is not counted, but a crash is charged."""
+    """The child process died while it ran the task function. The attempt is not counted, but a crash is charged."""
 
     error: ErrorRecord
 

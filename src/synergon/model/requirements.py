@@ -21,6 +21,10 @@ PROCESS: Final = "a child process"
 """The name under which child processes are counted like a resource. Each task function that runs in a child process
 uses one. Names of real resources contain no blanks."""
 
+WHOLE_NODE: Final = "the whole node"
+"""The name under which a node is counted like a resource of which it has one: free while no task runs there. A suspect
+whose function cannot run in a child process takes it."""
+
 KIND_DEFAULT: Final = ""
 """The text of a task without requirements of its own. The requirements that the claiming node has for its kind
 apply."""
@@ -45,6 +49,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     refused_by: tuple[str, ...] = ()
     """The ids of nodes whose function does not fit the arguments: none of them claims the task again. They are here
     because the index of ready tasks has this text: a node passes over all tasks that it has refused in one step."""
+    is_suspect: bool = False
+    """The process of its last attempt died: the task runs isolated, and behind other tasks of its priority."""
 
     @property
     def text(self) -> str:
@@ -72,13 +78,42 @@ def with_process(said: Requirements, *, is_process: bool) -> Requirements:
     return msgspec.structs.replace(said, cost=cost | {PROCESS: UNIT} if is_process else cost)
 
 
-def with_kind_defaults(said: Requirements, of_kind: Requirements) -> Requirements:
-    """The requirements of a task, completed by those of its kind."""
+def with_kind_defaults(said: Requirements, of_kind: Requirements, *, is_isolable: bool = True) -> Requirements:
+    """These requirements, completed by those of the kind. Both include child processes. A suspect runs in a child
+    process, or alone on its node if functions of the kind cannot run in one (`is_isolable`)."""
     is_process = PROCESS in of_kind.cost if said.is_process is None else said.is_process
     if said.left_to_kind:
         found = {name: getattr(of_kind, name) for name in said.left_to_kind}
         said = msgspec.structs.replace(said, **found, left_to_kind=())
-    return with_process(said, is_process=is_process)
+    if not said.is_suspect:
+        return with_process(said, is_process=is_process)
+    isolated = with_process(said, is_process=is_isolable)
+    if is_isolable:
+        return isolated
+    return msgspec.structs.replace(isolated, cost=isolated.cost | {WHOLE_NODE: UNIT})
+
+
+LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
+"""The requirements that an empty text stands for."""
+
+
+def is_suspect_text(text: str) -> bool:
+    """Whether the text of a row has the mark of a suspect."""
+    try:
+        return text != KIND_DEFAULT and parse_requirements(text).is_suspect
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
+def suspect_text(text: str, *, is_suspect: bool) -> str:
+    """The text of a row, with the mark of a suspect or without it. A text that cannot be read stays as it is: no node
+    runs that task."""
+    try:
+        said = parse_requirements(text) if text else LEFT_TO_KIND
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return text
+    changed = msgspec.structs.replace(said, is_suspect=is_suspect)
+    return KIND_DEFAULT if changed == LEFT_TO_KIND else changed.text
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import msgspec
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import Record
-from synergon.model.requirements import KIND_DEFAULT
+from synergon.model.requirements import KIND_DEFAULT, is_suspect_text
 
 
 class TaskRecord(Record, frozen=True, kw_only=True):
@@ -27,6 +27,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     attempts: int = 0
     max_attempts: int | None = None
     crashes: int = 0
+    owner_deaths: int = 0
+    """How many nodes died while they ran the task, since an attempt of it has ended."""
     claim_no: int = 0
     node_id: str | None = None
     server: str | None = None
@@ -58,6 +60,11 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The text that the option `title` makes from the arguments."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the process of its last attempt died, so that the next one runs isolated."""
+        return is_suspect_text(self.requirements)
 
     @property
     def result(self) -> Any:

@@ -103,7 +103,7 @@ class Reaped(Record, frozen=True, kw_only=True):
     kind: str
     node_id: str
     state: State
-    crashes: int
+    owner_deaths: int
     released: tuple[str, ...] = ()
     """The kinds of other tasks that became ready in this call, because groups ended or key queues were balanced. Only
     the last entry of a call has them."""

@@ -401,10 +401,9 @@ class Node:
         await self.completer.flushed()
 
     def announce_stop(self) -> None:
-        """Mark the node's row as stopping: if the process dies after that, its tasks are not charged with a crash. Safe
-        from any thread and from a signal handler. `stop` calls it, too."""
+        """From now on the death of a child process charges no crash: it may have got the signal that stops the node.
+        Safe from any thread and from a signal handler; `stop` does it too."""
         self.runner.announce_stop()
-        self.membership.announce_stop()
 
     async def stop(self, grace: float | None) -> None:
         """Stop the node in order. Running attempts get `grace` seconds; None waits for them without a limit."""
@@ -433,7 +432,8 @@ class Node:
         self.acceptance.close()
         self.idle_hooks.close()
         self.announce_stop()
-        await self.membership.wait_stop_announced()
+        self.status_publisher.update()
+        self.membership.renew_soon()
         await self.scheduler.wait_until_idle()
         await self.shutdown.end_functions(grace)
         try:

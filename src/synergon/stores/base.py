@@ -105,13 +105,10 @@ class LeaseKeeper(Protocol):
     One thread with a running event loop makes all calls. It may be another thread than the engine's.
     """
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Extend the lease to `lease` microseconds from now. False if the node has no row: it has been declared dead.
 
-        `published` is the new status of the node; None leaves it unchanged. `is_stopping` marks the node as stopping,
-        for good.
+        `published` is the new status of the node; None leaves it unchanged.
         """
 
     async def close(self) -> None:
@@ -255,12 +252,13 @@ class Store(Protocol):
         Succeeded → `succeeded` with its result; its children are inserted (key conflicts: `return`). Failed → `failed`
         with its reason; the error is appended. Retrying → `scheduled` (`ready` if the delay is 0); the error is
         appended. Snoozed → like Retrying, without an error, `attempts - 1`. Cancelled → `cancelled`. HandedBack →
-        `ready`, `attempts - 1`, and protected from preemption until the later of its old and new moment. Crashed → the
-        error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the reason `crashed` at
-        `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key queue. Refused →
-        the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again; or `failed` with
-        the reason `error` if all nodes with a live lease that run its kind and serve its queue have refused it, or at
-        `REFUSAL_LIMIT`. If a cancellation was requested, the task ends `cancelled` instead.
+        `ready` (`scheduled` with a delay), `attempts - 1`, and protected from preemption until the later of its old and
+        new moment. Crashed → the error is appended, `attempts - 1`, `crashes + 1`, then `ready`, or `failed` with the
+        reason `crashed` at `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key
+        queue. Refused → the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again;
+        or `failed` with the reason `error` if all nodes with a live lease that run its kind and serve its queue have
+        refused it, or at `REFUSAL_LIMIT`. If a cancellation was requested, the task ends `cancelled` instead. Retrying,
+        Snoozed and Crashed set `owner_deaths` to 0 and clear the mark of a suspect; a task with crashes keeps the mark.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
         outcome that names a server counts for that server's health: after `backoff_after` failures in a row the server
@@ -300,9 +298,9 @@ class Store(Protocol):
 
         A node is dead if it has no row, if its lease has ended by the store's clock, or if it is named in `gone` (a
         peer saw that its process ended). The statement that takes a task checks this again. Each task: `attempts - 1`,
-        `crashes + 1`, an error is appended; then `ready`, or `failed` with the reason `crashed` at `CRASH_LIMIT` (a
-        command: at its first crash), or `cancelled` if that was requested. A node that was stopping charges no crash
-        and adds no error, except to a command, which is never run twice.
+        `owner_deaths + 1`, an error is appended, and it is marked as a suspect; then `ready`, or `failed` with the
+        reason `crashed` at `OWNER_DEATH_LIMIT` (a command: at once, because it is never run twice), or `cancelled` if
+        that was requested.
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:

@@ -80,6 +80,7 @@ COLUMNS: Final = (
     Column("attempts", Table.CARRIED),
     Column("max_attempts", Table.KEPT, "integer"),
     Column("crashes", Table.CARRIED),
+    Column("owner_deaths", Table.CARRIED),
     Column("claim_no", Table.KEPT),
     Column("finished_no", Table.COMPUTED),
     Column("node_id", Table.CARRIED),

@@ -51,6 +51,8 @@ class LiveTask(msgspec.Struct, frozen=True):
     group_id: int | None
     attempts: int
     crashes: int
+    owner_deaths: int
+    requirements: str
     errors: tuple[ErrorRecord, ...]
 
 
@@ -159,14 +161,6 @@ class GroupCount(msgspec.Struct, frozen=True):
     group_id: int
     state: State
     count: int
-
-
-class DeadNode(msgspec.Struct, frozen=True):
-    """A registered node that is dead: its lease has ended, or a peer reported the end of its process."""
-
-    id: str
-    is_stopping: bool
-    """Whether the node had marked itself as stopping."""
 
 
 class LimitRow(msgspec.Struct, frozen=True):

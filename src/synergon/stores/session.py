@@ -27,7 +27,6 @@ from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.rows import (
     ChangedTask,
     ClaimableGroups,
-    DeadNode,
     FinalTask,
     FinishedClaim,
     GroupCount,
@@ -221,6 +220,9 @@ class TaskRows(Protocol):
     ) -> None:
         """Subtract attempts from a running task, add crashes, and replace its list of errors."""
 
+    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
+        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
+
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""
 
@@ -388,9 +390,9 @@ class NodeRows(Protocol):
     async def uncordon(self, node_id: str) -> None:
         """Remove the cordon mark: the node may claim again."""
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Lock and return the dead nodes: their lease has ended, or `gone` names them. None of them can renew its lease
-        until the transaction ends."""
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
+        """Lock the nodes whose lease has ended, and those of `gone`. None of them can renew until the transaction
+        ends."""
 
     async def runners(self, kind: str, queue: str) -> list[str]:
         """The ids of the nodes with a live lease that run the kind and serve the queue."""

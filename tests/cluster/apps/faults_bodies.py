@@ -25,9 +25,10 @@ def write_down(event: str, label: str, ctx: Context) -> None:
         os.close(journal)
 
 
-def is_open() -> bool:
-    """Whether the file is there that lets gated bodies end."""
-    return Path(os.environ["FAULTS_JOURNAL"] + ".go").exists()
+def is_open(label: str) -> bool:
+    """Whether the file is there that lets gated bodies end, all of them or this one."""
+    gate = os.environ["FAULTS_JOURNAL"] + ".go"
+    return Path(gate).exists() or Path(f"{gate}.{label}").exists()
 
 
 # ------------------------------------------------------------ bodies that take their time
@@ -37,7 +38,7 @@ def is_open() -> bool:
 async def wait_at_the_gate(ctx: Context, label: str) -> str:
     """Take as long as the gate is closed."""
     write_down("begins", label, ctx)
-    while not is_open():  # noqa: ASYNC110  the event is in another process
+    while not is_open(label):  # noqa: ASYNC110  the event is in another process
         await asyncio.sleep(0.01)
     write_down("ends", label, ctx)
     return label
@@ -117,10 +118,10 @@ async def echo(label: str) -> str:
 
 
 @engine.task
-async def hold_then_write(ctx: Context, label: str) -> str:
+async def hold_then_write(ctx: Context, label: str, first: float = 60) -> str:
     """Take long when claimed for the first time; then write a row in the transaction that success is committed with."""
     write_down("begins", label, ctx)
-    await asyncio.sleep(60 if ctx.claim_no == 1 else 0)
+    await asyncio.sleep(first if ctx.claim_no == 1 else 0)
     async with ctx.transaction() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS written (label TEXT)")
         connection.execute("INSERT INTO written VALUES (?)", (label,))

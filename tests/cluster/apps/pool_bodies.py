@@ -17,7 +17,7 @@ async def occupy(ctx: Context, label: str, first: float = 0.0, gated: bool = Fal
     """Be there for a while; when claimed again, until the gate is opened if there is one."""
     write_down("begins", label, ctx)
     await asyncio.sleep(first if ctx.claim_no == 1 else 0)
-    while gated and ctx.claim_no > 1 and not is_open():  # noqa: ASYNC110  the event is in another process
+    while gated and ctx.claim_no > 1 and not is_open(label):  # noqa: ASYNC110  the event is in another process
         await asyncio.sleep(0.01)
     write_down("ends", label, ctx)
     return server.slot

@@ -52,6 +52,7 @@ class Attempt:
         "has_seen_stop",
         "is_isolated",
         "is_own_fault",
+        "is_suspect",
         "limit_key",
         "misfit",
         "progress",
@@ -99,11 +100,11 @@ class Attempt:
         self.misfit: PayloadError | None = None
         """Why the attempt cannot run: its options or arguments do not fit the task function. None if they do."""
         self.is_own_fault = False
-        """Whether the error does not count for the server's health: the task function raised a control exception, or a
-        value did not fit."""
+        """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
+        self.is_suspect = False
+        """The process of the last attempt died. If this one runs in a child process, that runs no other task."""
         self.is_isolated = False
-        """Whether the attempt runs in a child process only because the task is suspect. Such a child is not one of the
-        pool."""
+        """The attempt runs in a child process only because the task is a suspect."""
         self.limit_key: str | None = None
         """The limit key of the task, if its producer could not compute it. The attempt then only assigns the key."""
 
@@ -207,6 +208,7 @@ class LocalLink(AttemptLink):
         from synergon.node.attempts.task_transaction import NodeTaskTransaction
 
         if self._attempt.transaction is None:
+            self._attempt.task_type.uses_transaction = True
             self._attempt.transaction = NodeTaskTransaction(self._node)
         return self._attempt.transaction
 

@@ -32,7 +32,7 @@ from synergon.model.outcomes import (
     Retrying,
     Succeeded,
 )
-from synergon.model.requirements import parse_requirements, with_kind_defaults
+from synergon.model.requirements import PROCESS, parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
@@ -193,7 +193,9 @@ class Runner:
         attempt = Attempt(claim, self._kinds[claim.kind])
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         if claim.requirements:  # the claim has used these requirements
-            attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
+            said, task_type = parse_requirements(claim.requirements), attempt.task_type
+            attempt.cost = with_kind_defaults(said, task_type.weight, is_isolable=task_type.is_isolable).cost
+            attempt.is_suspect = said.is_suspect
         if attempt.task_type.is_limited:
             self._assign_key(attempt)
         if claim.overrides is not None:
@@ -203,8 +205,9 @@ class Runner:
                 attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
         if claim.protected_for:
             attempt.protected_until = self._clock.monotonic() + claim.protected_for / 1_000_000
-        if claim.crashes:
-            self._isolate(attempt)
+        if attempt.is_suspect and PROCESS in attempt.cost:
+            attempt.is_isolated = attempt.runs_in != "process"
+            attempt.runs_in = "process"
         return attempt
 
     def _assign_key(self, attempt: Attempt) -> None:
@@ -227,20 +230,6 @@ class Runner:
         attempt.retry = overrides.retry or attempt.retry
         if overrides.runs_in is not None:
             attempt.runs_in = _runs_in(attempt.task_type, overrides.runs_in)
-
-    def _isolate(self, attempt: Attempt) -> None:
-        """Run a suspect task alone in a child process, so that a crash affects no other task."""
-        reason = self._child_attempts.why_not_in_child(attempt.task_type)
-        if reason is None:
-            attempt.is_isolated = attempt.runs_in != "process"
-            attempt.runs_in = "process"
-        else:
-            self._logger.warning(
-                "task %d (%s) has crashed a process and should run alone, but %s, so it runs among the others",
-                attempt.claim.id,
-                attempt.claim.kind,
-                reason,
-            )
 
     # ------------------------------------------------------------ the task function
 

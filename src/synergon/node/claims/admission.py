@@ -139,6 +139,8 @@ class Admission:
 
     def _current_request(self, kind: str) -> KindRequest:
         kind_request = self._kind_requests[kind]
+        if kind_request.is_isolable and self._kinds[kind].uses_transaction:
+            kind_request = self._kind_requests[kind] = msgspec.structs.replace(kind_request, is_isolable=False)
         if kind_request.is_urgent and self._preemption is not None and self._preemption.backoff_for(kind):
             return msgspec.structs.replace(kind_request, is_backed_off=True)
         return kind_request
@@ -271,6 +273,7 @@ def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
         requirements=task_type.weight,
         rank=rank,
         is_urgent=task_type.policy.urgent,
+        is_isolable=task_type.is_isolable,
     )
 
 
@@ -286,4 +289,5 @@ def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
         is_command=kind_request.is_command,
         limits=kind_request.limits,
         provider=kind_request.provider,
+        is_isolable=task_type.is_isolable,
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from synergon.model.requirements import PROCESS, UNIT
+from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
 
 COMMANDS_AT_ONCE: Final = 16
 """How many commands a node runs at once, in addition to its tasks."""
@@ -28,7 +28,7 @@ class Usage:
         self.taken = 0
         """How many attempts have started since the node was made."""
         self.release_count = 0
-        """How often an attempt has freed a resource."""
+        """How often an attempt has freed a resource, or the whole node."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
         """Add the usage of an attempt that starts."""
@@ -51,6 +51,8 @@ class Usage:
         assert self.in_use >= 0, "a slot was given back twice"
         if cost:
             self._release(cost)
+        elif not self.in_use:
+            self.release_count += 1  # the whole node is free
 
     def _take(self, cost: Mapping[str, int]) -> None:
         for name, amount in cost.items():
@@ -80,13 +82,16 @@ class Ledger(Usage):
         super().__init__()
         self.concurrency = concurrency
         self.processes = processes
-        self.totals = {PROCESS: processes * UNIT, **totals}
-        """The total of each resource, and of child processes."""
+        self.totals = {PROCESS: processes * UNIT, WHOLE_NODE: UNIT, **totals}
+        """The total of each resource, of child processes, and one whole node."""
         self.promised = Usage()
 
     @property
     def free(self) -> int:
-        """How many more attempts can start. Negative while promised attempts wait for others to yield."""
+        """How many attempts can start: none beside one that has the whole node. Negative while promised attempts wait
+        for others to yield."""
+        if self.used.get(WHOLE_NODE):
+            return min(1 - self.in_use - self.promised.in_use, 0)
         return self.concurrency - self.in_use - self.promised.in_use
 
     @property
@@ -97,7 +102,8 @@ class Ledger(Usage):
     @property
     def available(self) -> dict[str, int]:
         """The amount of each resource that no running attempt uses."""
-        return {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
+        amounts = {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
+        return amounts | {WHOLE_NODE: 0} if self.in_use else amounts
 
     @property
     def unpromised(self) -> dict[str, int]:

@@ -1,12 +1,9 @@
 """Renews the lease of a node, and fences the node when it cannot.
 
-While the node runs tasks, its row in the store has a valid lease. The node stops *before* others may take over. The
-lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left, the
-node is fenced: it claims nothing, its task functions are cancelled, and its child processes are killed. If a task
-function still runs when the lease ends, the process exits.
-
-When the node is to stop, the next renewal follows at once and marks the node's row as stopping. Later renewals repeat
-this until one has reached the store.
+While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
+lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
+without a renewal (of a short lease: a second, or a third) the node is fenced: it claims nothing, its task functions are
+cancelled and its child processes are killed. If a task function still runs when the lease expires, the process exits.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from concurrent.futures import Future
 from typing import Final, Protocol
 
 from synergon.errors import StoreError
@@ -31,9 +27,12 @@ TRY_BEATS: Final = 2
 STATUS_CHECK_SECONDS: Final = 0.01
 """How often, in seconds, to check whether the event loop has updated the status."""
 STATUS_WAIT_PART: Final = 50
-"""The wait for a new status is a beat divided by this. After that, the renewal is sent without one."""
-MIN_EXIT_SECONDS: Final = 1.0
-"""How many seconds task functions get to end at least, even if the process was suspended until after its lease."""
+"""The wait for the status is a beat divided by this; after that the previous status stays published and ages."""
+EXIT_SECONDS: Final = 1.0
+"""How long task functions get to end before a short lease expires, or after the lease is over already, because the
+process was suspended or others have declared it dead."""
+LONGEST_EXIT_PART: Final = 3
+"""A third of a lease at most is for this, so that a very short one can be renewed at all."""
 
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
@@ -82,14 +81,17 @@ class Lease:
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
         self.is_lost = False
-        self._is_stopping = False
-        self.stop_announced: Future[None] = Future()
-        """Done when the row is marked as stopping. Any thread may wait for it."""
 
     @property
     def beat_seconds(self) -> float:
         """The time between two renewals."""
         return self._seconds / HEARTBEATS_PER_LEASE
+
+    @property
+    def _fenced_at(self) -> float:
+        """When the node is fenced unless it renews before: what is left of the lease belongs to the task functions."""
+        exit_seconds = min(EXIT_SECONDS, self._seconds / LONGEST_EXIT_PART)
+        return self._valid_until - max(self.beat_seconds, exit_seconds)
 
     @property
     def is_over(self) -> bool:
@@ -121,19 +123,13 @@ class Lease:
             with contextlib.suppress(RuntimeError):  # `keep` has ended
                 self._loop.call_soon_threadsafe(self._is_renewal_wanted.set)
 
-    def announce_stop(self) -> None:
-        """Mark the node's row as stopping, by a renewal that follows at once. Safe from any thread and from a signal
-        handler."""
-        self._is_stopping = True
-        self.renew_soon()
-
     async def _wake_at(self, end: asyncio.Event) -> None:
         await end.wait()
         self._is_renewal_wanted.set()
 
     async def _wait_for_beat(self) -> None:
         now = self._clock.monotonic()
-        next_beat = min(self._asked_at + self.beat_seconds, self._valid_until - self.beat_seconds)
+        next_beat = min(self._asked_at + self.beat_seconds, self._fenced_at)
         pause = max(next_beat - now, 0.01)
         try:
             async with asyncio.timeout(pause):
@@ -147,22 +143,18 @@ class Lease:
         """Renew the lease once. False if it is lost, or so close to its end that the node must be fenced."""
         published = await self._new_status()
         self._asked_at = asked_at = self._clock.monotonic()
-        patience = self._valid_until - self.beat_seconds - asked_at
-        if patience <= 0:  # the last beat belongs to the task functions, which must end before the lease does
+        patience = self._fenced_at - asked_at
+        if patience <= 0:
             return False
-        is_stopping = self._is_stopping
         try:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
-                is_known = await keeper.renew(
-                    self._node_id, microseconds(self._seconds), published, is_stopping=is_stopping
-                )
+                is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
         except (StoreError, TimeoutError) as error:
             self._logger.warning("cannot renew the lease: %s", str(error) or "the store did not answer in time")
-            return self._clock.monotonic() < self._valid_until - self.beat_seconds
+            return self._clock.monotonic() < self._fenced_at
         if not is_known:
+            self._valid_until = min(self._valid_until, self._clock.monotonic())
             return False
-        if is_stopping and not self.stop_announced.done():
-            self.stop_announced.set_result(None)
         # Counted from before the request: the store cannot have counted from an earlier time.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until
@@ -186,7 +178,8 @@ class Lease:
     async def _lose(self, end: asyncio.Event) -> None:
         self.is_lost = True
         self._owner.lease_lost(self._node_id)
-        exit_at = max(self._valid_until, self._clock.monotonic() + MIN_EXIT_SECONDS)
+        now = self._clock.monotonic()
+        exit_at = self._valid_until if self._valid_until > now else now + EXIT_SECONDS
         while self._clock.monotonic() < exit_at and not end.is_set():
             if self._owner.is_idle(self._node_id):
                 return

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
 
 from synergon.errors import StoreError
 from synergon.model.clock import Clock, new_id
@@ -28,10 +27,6 @@ from synergon.options.durations import microseconds
 from synergon.options.settings import Settings
 from synergon.stores.base import Store
 from synergon.version import VERSION
-
-ANNOUNCE_SECONDS: Final = 2.0
-"""How many seconds a stop waits until the node's row is marked as stopping. The lease repeats the attempt after
-that."""
 
 
 class Membership:
@@ -155,17 +150,6 @@ class Membership:
         self._scheduler.reopen()
 
     # ------------------------------------------------------------ the end
-
-    def announce_stop(self) -> None:
-        """Mark the node's row as stopping, so that its tasks are not charged with a crash if it dies. Safe from any
-        thread and from a signal handler."""
-        if self.lease is not None:
-            self.lease.announce_stop()
-
-    async def wait_stop_announced(self) -> None:
-        """Wait until the row is marked as stopping, at most ANNOUNCE_SECONDS."""
-        if self.lease is not None and not self.lease.is_lost:
-            await asyncio.wait([asyncio.wrap_future(self.lease.stop_announced)], timeout=ANNOUNCE_SECONDS)
 
     def close(self) -> None:
         """Prevent a rejoin, which would reopen the scheduler."""

@@ -65,12 +65,12 @@ class Reaper:
             reaped = await self._store.reap(gone, BATCH)
             for task in reaped:
                 self._logger.warning(
-                    "task %d (%s) was taken back from dead node %s: %s, crashes: %d",
+                    "task %d (%s) was taken back from dead node %s: %s, suspect after %d deaths of its owners",
                     task.id,
                     task.kind,
                     task.node_id,
                     task.state,
-                    task.crashes,
+                    task.owner_deaths,
                     extra={"task_id": task.id, "kind": task.kind},
                 )
             self._signals.reaped(reaped)

@@ -15,31 +15,32 @@ import msgspec
 
 from synergon.errors import Cancel, Control, Discard, RetryAfter, Snooze
 from synergon.model.clock import Clock
-from synergon.model.outcomes import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Snoozed, Succeeded
+from synergon.model.outcomes import Crashed, ErrorRecord, HandedBack, Outcome, Progress, Succeeded
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, Services, Stop
 from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.capacity.machine import usable_processors
 from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildError, ChildFailure, ChildNotStarted
 from synergon.node.processes.executors import Executor
 from synergon.options.durations import microseconds
-from synergon.task import AnyTask
 
 START_SECONDS: Final = 60.0
 """How many seconds a child may take to import the module of its task function."""
 
-MAX_ISOLATED: Final = 64
-"""How many suspect tasks may run at once, each alone in a child, if there is memory for them."""
-
 NOT_STARTED_SECONDS: Final = 5.0
-"""By how many seconds a task is deferred if no child could be started for it."""
+"""How long a task is deferred after no child has started its function."""
 
 _ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
 
 
 class ChildAttempts:
-    """Runs attempts in child processes, and limits how many run at once."""
+    """Runs attempts in child processes, and bounds how many run and how many start at once.
+
+    A child that starts needs a processor: it imports the application. No more of them start at once than there are
+    processors, so that the node can renew its lease meanwhile.
+    """
 
     def __init__(
         self,
@@ -60,42 +61,44 @@ class ChildAttempts:
         self.is_stopping = False
         """Whether the node is stopping. If a child dies then, its task is handed back without a crash."""
         self._slots = asyncio.Semaphore(max_children)
-        self._isolated_slots = asyncio.Semaphore(max(max_children, executor.children_that_fit(MAX_ISOLATED)))
+        self._starts = asyncio.Semaphore(usable_processors())
         self._url = url
-        self._kinds_with_transaction: set[str] = set()
-
-    def why_not_in_child(self, task_type: AnyTask) -> str | None:
-        """Why this kind cannot run in a child process. None if it can."""
-        if task_type.kind in self._kinds_with_transaction:
-            return "it uses ctx.transaction()"
-        return task_type.why_not_importable()
 
     async def run(self, attempt: Attempt, node_id: str) -> Outcome:
-        """Run an attempt in a child process, and return its outcome.
-
-        A claim takes only as many tasks for child processes as there are free ones, so these attempts do not wait.
-        Isolated attempts (of suspect tasks) may wait. They have child processes of their own, up to MAX_ISOLATED,
-        because after the death of a node with many long tasks all of these become suspect and run again.
-        """
-        slots = self._isolated_slots if attempt.is_isolated else self._slots
-        attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait for a slot
+        """Run a claimed attempt and return its outcome. A claim takes no more tasks for child processes than there are
+        free ones, so an attempt waits only while others start."""
+        if not await self._enters(attempt, self._slots):
+            return outcomes.of_stop(attempt, node_id, self._clock.chance)
         try:
-            await slots.acquire()
+            if not await self._enters(attempt, self._starts):
+                return outcomes.of_stop(attempt, node_id, self._clock.chance)
+            attempt.has_begun = True
+            return await self._run(attempt, node_id)
+        finally:
+            self._slots.release()
+
+    @staticmethod
+    async def _enters(attempt: Attempt, places: asyncio.Semaphore) -> bool:
+        """Wait for one of these places. False if the attempt was asked to end before that."""
+        attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait
+        try:
+            await places.acquire()
         except asyncio.CancelledError:
             if attempt.stop is None:
                 raise
-            return outcomes.of_stop(attempt, node_id, self._clock.chance)
+            return False
         finally:
             attempt.asyncio_task = None
-        attempt.has_begun = True
-        try:
-            return await self._run(attempt, node_id)
-        finally:
-            slots.release()
+        return True
 
     async def _run(self, attempt: Attempt, node_id: str) -> Outcome:
+        has_function_begun = False
+
         def on_message(message: bytes) -> Any:
             if message == BEGINS:  # the timeout counts from here: it does not include the start of the process
+                nonlocal has_function_begun
+                has_function_begun = True
+                self._starts.release()
                 start_timer.cancel()
                 self._deadlines.arm(attempt)
                 return None
@@ -104,14 +107,16 @@ class ChildAttempts:
             self._services.report_progress(attempt, _PROGRESS.decode(message))
             return None
 
-        is_fresh = attempt.claim.crashes > 0
-        attempt.child = self._executor.start_child(_job_of(attempt, self._url), on_message, fresh=is_fresh)
+        job = _job_of(attempt, self._url)
+        attempt.child = self._executor.start_child(job, on_message, fresh=attempt.is_suspect)
         start_timer = asyncio.get_running_loop().call_later(START_SECONDS, attempt.child.kill)
         try:
             answer = _ANSWER.decode(await attempt.child.result())
         except ChildFailure as failure:
-            return self._of_failure(attempt, failure, node_id)
+            return self._of_failure(attempt, failure, node_id, has_function_begun=has_function_begun)
         finally:
+            if not has_function_begun:
+                self._starts.release()
             attempt.child = None
             start_timer.cancel()
             self._deadlines.disarm(attempt)
@@ -119,32 +124,36 @@ class ChildAttempts:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         if attempt.stop is not None and attempt.has_seen_stop:  # the function ended because it saw the stop
             return HandedBack()
-        if answer.wants_transaction and attempt.task_type.policy.runs_in != "process":
-            self._kinds_with_transaction.add(attempt.claim.kind)  # it ran in a child only because it is suspect
+        if answer.wants_transaction and attempt.is_isolated:
+            attempt.task_type.uses_transaction = True  # the next attempt runs alone on its node
             return HandedBack()
         return self._of_answer(attempt, answer, node_id)
 
     async def _answer_ownership(self, attempt: Attempt) -> bytes:
         return b"yes" if await self._services.still_owned(attempt) else b"no"
 
-    def _of_failure(self, attempt: Attempt, failure: ChildFailure, node_id: str) -> Outcome:
+    def _of_failure(
+        self, attempt: Attempt, failure: ChildFailure, node_id: str, *, has_function_begun: bool
+    ) -> Outcome:
+        """The outcome of a job without an answer. Only the death of a child whose task function had begun is evidence
+        against the task: before that the child imports the application, whatever its task is."""
         if attempt.stop is not None:
             return outcomes.of_stop(attempt, node_id, self._clock.chance)
         match failure:
             case ChildDied() if self.is_stopping:  # most often the child got the signal that stops the node
                 self._logger.warning("task %d (%s) is handed back: %s", attempt.claim.id, attempt.claim.kind, failure)
                 return HandedBack()
-            case ChildDied():
+            case ChildDied() if has_function_begun:
                 return Crashed(error=_error(attempt, "Crash", failure, node_id))
-            case ChildNotStarted():  # not the task's fault, and an immediate retry would fail too
+            case ChildDied() | ChildNotStarted():  # not the task's fault, and an immediate retry would fail too
                 self._logger.warning(
-                    "task %d (%s) is deferred by %g s: %s",
+                    "task %d (%s) is deferred by %g s, because its function has not started: %s",
                     attempt.claim.id,
                     attempt.claim.kind,
                     NOT_STARTED_SECONDS,
-                    failure,
+                    f"its child process {failure.description}" if isinstance(failure, ChildDied) else failure,
                 )
-                return Snoozed(delay=microseconds(NOT_STARTED_SECONDS))
+                return HandedBack(delay=microseconds(NOT_STARTED_SECONDS))
             case ChildError():
                 error = _error(attempt, "ChildError", failure, node_id)
                 return outcomes.of_record(attempt, error, self._clock.chance)

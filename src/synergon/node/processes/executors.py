@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.process_identity import is_gone, this_process
@@ -16,9 +16,6 @@ from synergon.node.capacity import machine
 from synergon.node.claims.ledger import COMMANDS_AT_ONCE
 from synergon.node.processes.child_pool import ChildPool, ChildRun
 from synergon.options.settings import Settings
-
-CHILD_BYTES: Final = 128 * 1024 * 1024
-"""The assumed memory of a child that has imported an application."""
 
 
 class BackgroundRun(Protocol):
@@ -53,9 +50,6 @@ class Executor(Protocol):
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""
-
-    def children_that_fit(self, limit: int) -> int:
-        """How many children fit into the free memory, at most `limit`."""
 
     def kill_children(self) -> None:
         """Kill all children now. Thread-safe."""
@@ -103,15 +97,6 @@ class LocalExecutor:
         if self._command_threads is None:
             self._command_threads = ThreadPoolExecutor(COMMANDS_AT_ONCE, thread_name_prefix="synergon-command")
         return self._command_threads
-
-    def children_that_fit(self, limit: int) -> int:
-        """How many children fit into the free memory, at most `limit`. 0 if the system does not report its free
-        memory."""
-        try:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError):
-            return 0
-        return min(limit, free // CHILD_BYTES)
 
     def start_child(self, job: bytes, on_message: Callable[[bytes], Any], *, fresh: bool) -> ChildRun:
         """Run a job in a child process."""

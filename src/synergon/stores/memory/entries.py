@@ -19,7 +19,6 @@ class Node(msgspec.Struct):
     published: bytes
     """The last published status."""
     published_at: int
-    is_stopping: bool = False
 
 
 class Limit(msgspec.Struct):

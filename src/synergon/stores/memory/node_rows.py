@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from synergon.stores.rows import DeadNode
-
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
@@ -34,11 +32,10 @@ class NodeRows:
         """Remove the cordon mark: the node may claim again."""
         self._tables.nodes[node_id].cordoned_at = None
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """The registered nodes that are dead: their lease has ended, or `gone` names them."""
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
+        """The nodes whose lease has ended, and those of `gone`."""
         now, nodes = self._session.now, self._tables.nodes
-        dead = (node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now))
-        return [DeadNode(node_id, nodes[node_id].is_stopping) for node_id in dead]
+        return [node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now)]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
         """The ids of the nodes with a live lease that run the kind and serve the queue."""

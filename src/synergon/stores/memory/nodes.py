@@ -22,13 +22,12 @@ def register(tables: Tables, new: NewNode, now: int) -> None:
     )
 
 
-def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now: int, *, is_stopping: bool) -> bool:
-    """Extend the lease of a node, and store its status unless it is None. False if the node is not registered."""
+def renew(tables: Tables, node_id: str, lease: int, published: bytes | None, now: int) -> bool:
+    """Extend the lease of a node and store its status. False if the node is not registered."""
     node = tables.nodes.get(node_id)
     if node is None:
         return False
     node.leased_until = now + lease
-    node.is_stopping = node.is_stopping or is_stopping
     if published is not None:
         node.published, node.published_at = published, now
     return True
@@ -53,7 +52,6 @@ def _record(node: Node, now: int) -> NodeRecord:
         registered_at=to_datetime(node.registered_at),
         lease_remaining=(node.leased_until - now) / 1_000_000,
         cordoned_at=None if node.cordoned_at is None else to_datetime(node.cordoned_at),
-        is_stopping=node.is_stopping,
         published=msgspec.Raw(node.published),
         published_ago=(now - node.published_at) / 1_000_000,
     )

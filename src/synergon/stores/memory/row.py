@@ -55,6 +55,7 @@ class Row(msgspec.Struct, gc=False):
     claim_no: int = 0
     attempts: int = 0
     crashes: int = 0
+    owner_deaths: int = 0
     node_id: str | None = None
     started_at: int | None = None
     finished_at: int | None = None

@@ -297,11 +297,9 @@ class _MemoryLeaseKeeper:
     def __init__(self, transaction: Callable[[], _Transaction]) -> None:
         self._transaction = transaction
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         with self._transaction() as (tables, now):
-            return nodes.renew(tables, node_id, lease, published, now, is_stopping=is_stopping)
+            return nodes.renew(tables, node_id, lease, published, now)
 
     async def close(self) -> None:
         """Does nothing."""

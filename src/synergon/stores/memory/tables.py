@@ -110,7 +110,7 @@ class Tables:
         row.priority = task.priority
         row.enqueued_at = now
         row.expires_at = None if task.expires_in is None else now + task.expires_in
-        row.attempts = row.crashes = 0
+        row.attempts = row.crashes = row.owner_deaths = 0
         row.errors = ()
         row.progress = None
         row.protected_until = 0
@@ -239,7 +239,7 @@ class Tables:
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.live += 1
-        row.attempts = row.crashes = row.protected_until = 0
+        row.attempts = row.crashes = row.owner_deaths = row.protected_until = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
         row.reason = row.result = row.progress = None

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
@@ -110,6 +112,12 @@ class TaskRows:
         row.crashes += crashes
         if errors is not None:
             row.errors = tuple(errors)
+
+    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
+        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
+        row = self._session.tables.rows[task_id]
+        row.owner_deaths = owner_deaths
+        row.task = replace(row.task, requirements=requirements)
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""
@@ -258,6 +266,8 @@ def _live(row: Row) -> LiveTask:
         task.group_id,
         row.attempts,
         row.crashes,
+        row.owner_deaths,
+        task.requirements,
         row.errors,
     )
 

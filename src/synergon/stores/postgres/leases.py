@@ -42,10 +42,8 @@ class ConnectionLeaseKeeper:
         self._check_open = check_open
         self._connection: asyncpg.Connection[Any] | None = None
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
-        """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        """Extend the lease of a node. False if it has no row."""
         says = published.decode() if published is not None else None
         self._check_open()
         if self._connection is None or self._connection.is_closed():
@@ -54,7 +52,7 @@ class ConnectionLeaseKeeper:
             with translated(self._address):
                 # Behind a pooler only the statements of one transaction reach one server.
                 await self._connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {FIX_PATH}")
-                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says, is_stopping)
+                status: str = await self._connection.execute(self._renew_sql, node_id, lease, says)
                 await self._connection.execute("COMMIT")
         except BaseException:
             # After any error, a cancellation too, the next renewal has a better chance on a new connection. Nothing is

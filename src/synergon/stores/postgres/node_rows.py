@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.rows import DeadNode
 
 
 class NodeRows:
@@ -32,9 +31,9 @@ class NodeRows:
         """Remove the cordon mark: the node may claim again."""
         await self._transaction.run("uncordon", node_id)
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """Lock and return the dead nodes: their lease has ended, or `gone` names them."""
-        return await self._transaction.typed(DeadNode, "lock_dead", list(gone))
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
+        """The nodes whose lease has ended, and those of `gone`."""
+        return [row["id"] for row in await self._transaction.rows("lock_dead", list(gone))]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
         """The ids of the nodes with a live lease that run the kind and serve the queue."""

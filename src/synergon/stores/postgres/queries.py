@@ -101,7 +101,6 @@ async def nodes(session: Session) -> list[NodeRecord]:
             registered_at=row["registered_at"],
             lease_remaining=row["lease_remaining"],
             cordoned_at=row["cordoned_at"],
-            is_stopping=row["is_stopping"],
             published=msgspec.Raw(row["published"].encode()),
             published_ago=row["published_ago"],
         )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindRequest
-from synergon.model.requirements import parse_requirements
+from synergon.model.requirements import WHOLE_NODE, parse_requirements
 from synergon.stores.rows import SharedLimits
 from synergon.stores.rules import key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
@@ -143,10 +143,14 @@ def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> C
     for cost in costs:
         for name, amount in cost.items():
             free[name] = free.get(name, 0) - amount
+    number = sum(numbers[kind.kind] for kind in request.kinds if not kind.is_command)
+    if number:
+        free[WHOLE_NODE] = 0
+    is_alone = any(WHOLE_NODE in cost for cost in costs)
     return replace(
         request,
         kinds=tuple(replace(kind, count=kind.count - numbers[kind.kind]) for kind in request.kinds),
-        limit=request.limit - sum(numbers[kind.kind] for kind in request.kinds if not kind.is_command),
+        limit=0 if is_alone else request.limit - number,
         free=free,
         shares=(*request.shares, *filter(None, costs)),
         held={} if any(task.id == request.reserved_task for task in started) else request.held,

@@ -81,7 +81,8 @@ class ClaimPlan:
 
     def order(self, task: ReadyTask) -> ClaimOrder:
         """The sort key of a task in claim order."""
-        return claim_order(self._kinds[task.kind], task.priority, task.id, self.request.reserved_task)
+        kind_request, reserved_task = self._kinds[task.kind], self.request.reserved_task
+        return claim_order(kind_request, task.priority, task.id, task.requirements, reserved_task)
 
     def hold(self, task: ReadyTask) -> None:
         """Hold permits for the reserved task. Called before the first task is offered."""

@@ -33,7 +33,7 @@ from synergon.model.record import to_datetime
 from synergon.model.requirements import with_refusal
 from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
-from synergon.stores.rules import follow_ups, insert, server_health
+from synergon.stores.rules import follow_ups, insert, server_health, suspects
 from synergon.stores.session import Moves, Session
 
 ERRORS_KEPT: Final = 20
@@ -144,6 +144,7 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
     """Change the state of the task according to its outcome, or to `cancelled` if that was requested. Returns the new
     state."""
     await _charge(session, task, outcome)
+    await suspects.note_outcome(session, task, outcome)
     if task.cancel_requested:
         return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
     match outcome:
@@ -160,8 +161,8 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
             return await session.tasks.release(task, limit_key=limit_key, by_owner=True)
         case Refused(requirements=requirements):
             return await _leave_to_others(session, task, requirements)
-        case HandedBack(protected_for=protected_for):
-            return await session.tasks.release(task, protected_for=protected_for, by_owner=True)
+        case HandedBack(delay=delay, protected_for=protected_for):
+            return await session.tasks.release(task, delay=delay, protected_for=protected_for, by_owner=True)
     return await session.tasks.release(task, by_owner=True)
 
 
@@ -201,6 +202,11 @@ async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
 async def charge_crash(session: Session, task: LiveTask, error: ErrorRecord) -> None:
     """Subtract the attempt from a running task, and add a crash."""
     await session.tasks.charge(task.id, attempts=1, crashes=1, errors=await _errors_with(session, task, error))
+
+
+async def give_back_attempt(session: Session, task: LiveTask, error: ErrorRecord) -> None:
+    """Subtract the attempt from a running task, and note why."""
+    await session.tasks.charge(task.id, attempts=1, errors=await _errors_with(session, task, error))
 
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:

@@ -10,18 +10,21 @@ from typing import Final
 
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
+    KIND_DEFAULT,
     PROCESS,
     SLOT,
+    WHOLE_NODE,
     Requirements,
     is_suitable,
+    is_suspect_text,
     parse_requirements,
     with_kind_defaults,
 )
 
 ANY_NUMBER: Final = 2**31
 
-ClaimOrder = tuple[bool, bool, int, int, int]
-"""The sort key that `claim_order` returns."""
+ClaimOrder = tuple[bool, bool, int, bool, int, int]
+"""The sort key of claim order."""
 
 
 class Fit(Enum):
@@ -76,6 +79,8 @@ class NodeCapacity:
     def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
         """The resources of which too little is free for the task."""
         is_exempt = self._is_exempt(kind_request, requirements, task_id)
+        if self._held.get(WHOLE_NODE) and not (is_exempt or kind_request.is_command):
+            return [WHOLE_NODE]  # the node becomes empty for the reserved task
         return [
             name
             for name, amount in requirements.cost.items()
@@ -93,7 +98,7 @@ class NodeCapacity:
         short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
         is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
-        is_worth = is_worth or bool(kind_request.limits) or kind_request.provider is not None
+        is_worth = is_worth or bool(kind_request.limits) or kind_request.provider is not None or WHOLE_NODE in short
         self.may_reserve = self.may_reserve and is_worth
         return is_worth
 
@@ -113,9 +118,12 @@ class NodeCapacity:
         return min(shares, default=ANY_NUMBER)
 
     def take(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> None:
-        """Subtract the cost of a task that is claimed. If it is the reserved task, nothing is held for it any
-        longer."""
-        self._slots -= not kind_request.is_command
+        """Subtract the cost of a task. If it is the reserved task, nothing is held for it any longer."""
+        if WHOLE_NODE in requirements.cost:
+            self._slots = 0
+        elif not kind_request.is_command:
+            self._slots -= 1
+            self._free[WHOLE_NODE] = 0
         for name, amount in requirements.cost.items():
             self._free[name] = self._free.get(name, 0) - amount
         if requirements.cost:
@@ -142,18 +150,20 @@ def may_reserve(request: ClaimRequest) -> bool:
 
 def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
     """The requirements of a task: those in its row, completed by those of its kind."""
-    return (
-        with_kind_defaults(parse_requirements(text), kind_request.requirements) if text else kind_request.requirements
-    )
+    if not text:
+        return kind_request.requirements
+    return with_kind_defaults(parse_requirements(text), kind_request.requirements, is_isolable=kind_request.is_isolable)
 
 
-def claim_order(kind_request: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
-    """The sort key of claim order: commands first, then urgent kinds, then the reserved task, then by priority, by rank
-    in a pipeline (its last kinds first), and by age."""
+def claim_order(
+    kind_request: KindRequest, priority: int, task_id: int, text: str = KIND_DEFAULT, reserved_task: int | None = None
+) -> ClaimOrder:
+    """The sort key of claim order: commands, urgent kinds, the reserved task, priority, suspects behind the others,
+    rank in a pipeline (its last kinds first), age. `text` is that of the task's requirements."""
     if kind_request.is_command:
-        return False, False, 0, 0, task_id
+        return False, False, 0, False, 0, task_id
     if (
         task_id == reserved_task
     ):  # else other tasks could take the last slot, and its reserved capacity would be of no use
-        return True, not kind_request.is_urgent, -ANY_NUMBER, 0, task_id
-    return True, not kind_request.is_urgent, -priority, kind_request.rank, task_id
+        return True, not kind_request.is_urgent, -ANY_NUMBER, False, 0, task_id
+    return True, not kind_request.is_urgent, -priority, is_suspect_text(text), kind_request.rank, task_id

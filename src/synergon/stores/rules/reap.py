@@ -1,4 +1,7 @@
-"""Reaps dead nodes: releases or ends the tasks that they ran, and deletes their rows."""
+"""Reaps dead nodes: releases or ends the tasks that they ran, and deletes the nodes.
+
+The death of a node is no evidence against any of its tasks: none is charged a crash. Each of them becomes a suspect.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from msgspec.structs import replace
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.tasks import Reaped
-from synergon.policies import CRASH_LIMIT
-from synergon.stores.rows import DeadNode, LiveTask
-from synergon.stores.rules import follow_ups
-from synergon.stores.rules.finish import charge_crash
+from synergon.policies import OWNER_DEATH_LIMIT
+from synergon.stores.rows import LiveTask
+from synergon.stores.rules import follow_ups, suspects
+from synergon.stores.rules.finish import give_back_attempt
 from synergon.stores.session import Moves, Session
 
 
@@ -20,39 +23,29 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
     """Take running tasks from dead nodes: those whose lease has ended, those in `gone`, and those that have no row. The
     last entry also lists the kinds of other tasks that became ready."""
     await session.locks.for_dead_nodes(gone, limit)
-    dead = {node.id: node for node in await session.nodes.lock_dead(gone)}
-    orphans = await session.tasks.orphans(dead.keys(), limit)
-    reaped = [await _take_back(session, task, dead.get(task.node_id or "")) for task in orphans]
+    dead = await session.nodes.lock_dead(gone)
+    reaped = [await _take_back(session, task) for task in await session.tasks.orphans(dead, limit)]
     moves = await follow_ups.apply_follow_ups(session)
-    await session.nodes.delete_idle(dead.keys())
+    await session.nodes.delete_idle(dead)
     return _with_moves(reaped, moves)
 
 
-def crashes_charged(task: LiveTask, node: DeadNode | None) -> int:
-    """How many crashes a task is charged for the death of its node: one, because the task may have caused it; none if
-    the node was stopping. A command is always charged, because it is never run again."""
-    return 0 if node is not None and node.is_stopping and not task.is_command else 1
-
-
-async def _take_back(session: Session, task: LiveTask, node: DeadNode | None) -> Reaped:
+async def _take_back(session: Session, task: LiveTask) -> Reaped:
     assert task.node_id is not None, "a running task has one"
-    charged = crashes_charged(task, node)
-    if charged:
-        message = f"node {task.node_id} died while it ran the task"
-        await charge_crash(session, task, ErrorRecord(attempt=0, type="Crash", message=message, node_id=task.node_id))
-    else:
-        await session.tasks.charge(task.id, attempts=1)
+    message = f"node {task.node_id} died while it ran the task"
+    error = ErrorRecord(attempt=0, type="NodeDied", message=message, node_id=task.node_id)
+    await give_back_attempt(session, task, error)
+    owner_deaths = await suspects.note_owner_death(session, task)
     session.touched.add(task.kind, task.limit_key, task.group_id)
-    crashes = task.crashes + charged
-    state = await _move(session, task, crashes)
-    return Reaped(id=task.id, kind=task.kind, node_id=task.node_id, state=state, crashes=crashes)
+    state = await _move(session, task, owner_deaths)
+    return Reaped(id=task.id, kind=task.kind, node_id=task.node_id, state=state, owner_deaths=owner_deaths)
 
 
-async def _move(session: Session, task: LiveTask, crashes: int) -> State:
+async def _move(session: Session, task: LiveTask, owner_deaths: int) -> State:
     if task.cancel_requested:
         await session.tasks.end([task], State.CANCELLED, Reason.CANCELLED)
         return State.CANCELLED
-    if task.is_command or crashes >= CRASH_LIMIT:
+    if task.is_command or owner_deaths >= OWNER_DEATH_LIMIT:
         await session.tasks.end([task], State.FAILED, Reason.CRASHED)
         return State.FAILED
     return await session.tasks.release(task)

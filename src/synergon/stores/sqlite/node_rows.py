@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from synergon.stores.rows import DeadNode
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
@@ -20,7 +19,6 @@ class Lease(msgspec.Struct, frozen=True):
     """The lease of a node."""
 
     id: str
-    is_stopping: bool
     leased_until: int
     lease: int
     boot_id: str
@@ -53,10 +51,10 @@ class NodeRows:
         """Remove the cordon mark: the node may claim again."""
         self._transaction.run("uncordon", node_id)
 
-    async def lock_dead(self, gone: Sequence[str]) -> list[DeadNode]:
-        """The registered nodes that are dead: their lease has ended, or `gone` names them."""
+    async def lock_dead(self, gone: Sequence[str]) -> list[str]:
+        """The nodes whose lease has ended, and those of `gone`."""
         leases = self._transaction.typed(Lease, "leases")
-        return [DeadNode(lease.id, lease.is_stopping) for lease in leases if lease.left <= 0 or lease.id in gone]
+        return [lease.id for lease in leases if lease.left <= 0 or lease.id in gone]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
         """The ids of the nodes with a live lease that run the kind and serve the queue."""

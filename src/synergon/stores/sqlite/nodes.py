@@ -33,8 +33,8 @@ def register(transaction: Transaction, node: NewNode) -> None:
     )
 
 
-def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None, *, is_stopping: bool) -> bool:
-    """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
+def renew(transaction: Transaction, node_id: str, lease: int, published: bytes | None) -> bool:
+    """Extend the lease of a node and store its status. False if the node has no row."""
     now = steady_now()
     renewed = transaction.run(
         "renew",
@@ -42,7 +42,6 @@ def renew(transaction: Transaction, node_id: str, lease: int, published: bytes |
         lease=lease,
         published=published,
         now=now,
-        is_stopping=is_stopping,
         id=node_id,
     )
     return renewed == 1
@@ -67,7 +66,6 @@ def _record(
     leased_until: int,
     lease: int,
     cordoned_at: int | None,
-    is_stopping: int,
     published: bytes,
     published_at: int,
 ) -> NodeRecord:
@@ -84,7 +82,6 @@ def _record(
         registered_at=to_datetime(registered_at),
         lease_remaining=lease_remaining(leased_until, lease, boot_id) / 1_000_000,
         cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
-        is_stopping=bool(is_stopping),
         published=msgspec.Raw(published),
         published_ago=max(steady_now() - published_at, 0) / 1_000_000,
     )

@@ -270,12 +270,10 @@ class WriterLeaseKeeper:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
-    async def renew(
-        self, node_id: str, lease: int, published: bytes | None = None, *, is_stopping: bool = False
-    ) -> bool:
-        """Extend the lease of a node, and store its status unless it is None. False if the node has no row."""
+    async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
+        """Extend the lease of a node. False if it has no row."""
         return await self._writer.do(
-            lambda transaction: nodes.renew(transaction, node_id, lease, published, is_stopping=is_stopping),
+            lambda transaction: nodes.renew(transaction, node_id, lease, published),
             urgent=True,
         )
 

@@ -10,6 +10,7 @@ CREATE TABLE {schema}.task (
     attempts         integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts     integer     CHECK (max_attempts >= 1),
     crashes          integer     NOT NULL DEFAULT 0 CHECK (crashes >= 0),
+    owner_deaths     integer     NOT NULL DEFAULT 0 CHECK (owner_deaths >= 0), -- nodes that died while they ran it, since an attempt ended
     claim_no         bigint      NOT NULL DEFAULT 0,
     finished_no       bigint,
     node_id          text,
@@ -87,6 +88,7 @@ CREATE TABLE {schema}.history (
     attempts         integer     NOT NULL,
     max_attempts     integer,
     crashes          integer     NOT NULL,
+    owner_deaths     integer     NOT NULL,
     claim_no         bigint      NOT NULL,
     finished_no       bigint,
     node_id          text,
@@ -160,9 +162,8 @@ CREATE TABLE {schema}.node (
     address       text,
     registered_at timestamptz NOT NULL,
     leased_until  timestamptz NOT NULL,
-    cordoned_at   timestamptz, -- if set, the node may claim nothing
-    is_stopping   boolean     NOT NULL DEFAULT false, -- if a stopping node dies, its tasks are not charged with a crash
-    published     text        NOT NULL, -- the status of the node, as JSON
+    cordoned_at   timestamptz, -- cordoned: it may claim nothing
+    published     text        NOT NULL, -- its status, as JSON
     published_at  timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 

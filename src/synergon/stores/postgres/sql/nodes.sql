@@ -10,7 +10,7 @@ INSERT INTO {schema}.node (
 -- name: renew
 UPDATE {schema}.node
 SET leased_until = now() + $2::bigint * interval '1 microsecond', published = coalesce($3::text, published),
-    published_at = CASE WHEN $3::text IS NULL THEN published_at ELSE now() END, is_stopping = is_stopping OR $4
+    published_at = CASE WHEN $3::text IS NULL THEN published_at ELSE now() END
 WHERE id = $1
 
 -- name: unregister
@@ -46,8 +46,8 @@ WHERE state = 'running' AND (
 ORDER BY id LIMIT $2
 
 -- name: lock_dead
--- Locks the rows, so that no dead node renews its lease before its tasks are taken.
-SELECT id, is_stopping FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
+-- Locked, so that none of them renews its lease before its tasks are taken.
+SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: delete_idle_nodes
 DELETE FROM {schema}.node WHERE id = ANY ($1)

@@ -49,6 +49,9 @@ UPDATE {schema}.task
 SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
 WHERE id = $1 AND state || '' = 'running'
 
+-- name: suspect
+UPDATE {schema}.task SET owner_deaths = $2, requirements = $3 WHERE id = $1 AND state || '' = 'running'
+
 -- name: set_errors
 UPDATE {schema}.task SET errors = $2 WHERE id = $1
 

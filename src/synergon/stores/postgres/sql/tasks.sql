@@ -108,7 +108,7 @@ SET {replaced.assigned from $8}, enqueued_at = clock.now, run_at = clock.due,
     state = CASE WHEN $6 THEN 'waiting' WHEN clock.due > clock.now THEN 'scheduled' ELSE $7 END,
     expires_at = clock.now + $4::bigint * interval '1 microsecond', tags = $5,
     reserved_by = NULL, reserved_until = NULL, protected_until = NULL,
-    attempts = 0, crashes = 0, errors = NULL, progress = NULL, server = NULL
+    attempts = 0, crashes = 0, owner_deaths = 0, errors = NULL, progress = NULL, server = NULL
 FROM (
     SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT statement_timestamp() AS now) AS moment

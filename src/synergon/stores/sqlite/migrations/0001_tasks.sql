@@ -22,6 +22,7 @@ CREATE TABLE synergon_task (
     attempts         INTEGER NOT NULL DEFAULT 0,
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL DEFAULT 0,
+    owner_deaths     INTEGER NOT NULL DEFAULT 0, -- nodes that died while they ran it, since an attempt ended
     claim_no         INTEGER NOT NULL DEFAULT 0,
     finished_no       INTEGER, -- the last claim for which an outcome was applied
     node_id          TEXT,
@@ -90,6 +91,7 @@ CREATE TABLE synergon_history (
     attempts         INTEGER NOT NULL,
     max_attempts     INTEGER,
     crashes          INTEGER NOT NULL,
+    owner_deaths     INTEGER NOT NULL,
     claim_no         INTEGER NOT NULL,
     finished_no       INTEGER,
     node_id          TEXT,
@@ -205,8 +207,7 @@ CREATE TABLE synergon_node (
     -- In microseconds of the host's monotonic clock. A step of the wall clock ends no lease.
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
-    cordoned_at   INTEGER, -- if set, the node may claim nothing
-    is_stopping   INTEGER NOT NULL DEFAULT 0, -- if a stopping node dies, its tasks are not charged with a crash
+    cordoned_at   INTEGER, -- cordoned: it may claim nothing
     published     BLOB    NOT NULL, -- the status of the node
     published_at  INTEGER NOT NULL  -- by the clock of leases
 ) WITHOUT ROWID;

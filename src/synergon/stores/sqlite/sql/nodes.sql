@@ -24,7 +24,7 @@ INSERT INTO synergon_node (
 -- A renewal also writes the status of the node; NULL leaves the last status unchanged.
 UPDATE synergon_node
 SET leased_until = :leased_until, lease = :lease, published = coalesce(:published, published),
-    published_at = CASE WHEN :published IS NULL THEN published_at ELSE :now END, is_stopping = is_stopping OR :is_stopping
+    published_at = CASE WHEN :published IS NULL THEN published_at ELSE :now END
 WHERE id = :id
 
 -- name: cordon
@@ -37,10 +37,10 @@ UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
 SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
 -- name: lease
-SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node WHERE id = ?
+SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = ?
 
 -- name: leases
-SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
+SELECT id, leased_until, lease, boot_id FROM synergon_node
 
 -- name: runners
 -- The nodes that run a kind and serve a queue, with their leases.
@@ -57,7 +57,7 @@ DELETE FROM synergon_node WHERE id = ?
 
 -- name: nodes
 SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address, registered_at, leased_until,
-    lease, cordoned_at, is_stopping, published, published_at
+    lease, cordoned_at, published, published_at
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: running_by_node

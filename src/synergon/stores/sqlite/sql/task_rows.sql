@@ -51,6 +51,9 @@ UPDATE synergon_task
 SET attempts = max(attempts - ?, 0), crashes = crashes + ?, errors = coalesce(?, errors)
 WHERE id = ? AND state = 'running'
 
+-- name: suspect
+UPDATE synergon_task SET owner_deaths = ?, requirements = ? WHERE id = ? AND state = 'running'
+
 -- name: set_errors
 UPDATE synergon_task SET errors = ? WHERE id = ?
 

@@ -1,0 +1,33 @@
+"""Suspects: tasks whose process died while it ran them.
+
+A suspect runs isolated, so that it can harm no other task: in a child process of its own, or alone on its node if its
+function cannot run in a child. The mark is a part of the task's requirements. So suspects form ready groups of their
+own, a claim takes no more of them than the node has free child processes, and all other tasks are claimed as before.
+
+The mark goes when an attempt of the task ends, except after a crash: a task that has crashed stays isolated. An attempt
+that was handed back has not ended. A task that ended as a suspect is isolated at first if an operator retries it.
+"""
+
+from __future__ import annotations
+
+from synergon.model.outcomes import Crashed, Outcome, Retrying, Snoozed
+from synergon.model.requirements import suspect_text
+from synergon.stores.rows import LiveTask
+from synergon.stores.session import Session
+
+
+async def note_owner_death(session: Session, task: LiveTask) -> int:
+    """Make a running task whose node has died a suspect. Returns how many of its owners have died in a row."""
+    owner_deaths = task.owner_deaths + 1
+    await session.tasks.suspect(task.id, owner_deaths, suspect_text(task.requirements, is_suspect=True))
+    return owner_deaths
+
+
+async def note_outcome(session: Session, task: LiveTask, outcome: Outcome) -> None:
+    """Clear the suspicion against a running task that goes on after the end of an attempt, unless it has crashed."""
+    if not isinstance(outcome, Retrying | Snoozed | Crashed):
+        return
+    has_crashed = isinstance(outcome, Crashed) or task.crashes > 0
+    text = suspect_text(task.requirements, is_suspect=has_crashed)
+    if task.owner_deaths or text != task.requirements:
+        await session.tasks.suspect(task.id, 0, text)
