@@ -9,7 +9,7 @@ from tests.simulation.mutants import Mutant, Patch
 
 from synergon.model.claims import ClaimRequest
 from synergon.model.outcomes import Outcome, Refused
-from synergon.model.requirements import ALL_LEFT_TO_KIND, Requirements, is_suitable, parse_requirements
+from synergon.model.requirements import LEFT_TO_KIND, Requirements, is_suitable, parse_requirements
 from synergon.stores.memory.node_rows import NodeRows
 from synergon.stores.memory.session import Session
 from synergon.stores.rows import LiveTask
@@ -21,7 +21,7 @@ def refusal_not_noted(patch: Patch) -> None:
     """The row does not say who has refused the task."""
 
     def note_nothing(text: str, node_id: str) -> Requirements:
-        return parse_requirements(text) if text else ALL_LEFT_TO_KIND
+        return parse_requirements(text) if text else LEFT_TO_KIND
 
     patch.setattr(finish, "with_refusal", note_nothing)
 

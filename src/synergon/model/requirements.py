@@ -59,8 +59,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 NO_REQUIREMENTS: Final = Requirements()
-ALL_LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
-"""What an empty text means."""
+LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
+"""The requirements that an empty text stands for."""
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
 
 
@@ -93,10 +93,6 @@ def with_kind_defaults(said: Requirements, of_kind: Requirements, *, is_isolable
     return msgspec.structs.replace(isolated, cost=isolated.cost | {WHOLE_NODE: UNIT})
 
 
-LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
-"""The requirements that an empty text stands for."""
-
-
 def is_suspect_text(text: str) -> bool:
     """Whether the text of a row has the mark of a suspect."""
     try:
@@ -124,7 +120,7 @@ def parse_requirements(text: str) -> Requirements:
 
 def with_refusal(text: str, node_id: str) -> Requirements:
     """The requirements in the row of a task that this node has refused, too."""
-    said = parse_requirements(text) if text else ALL_LEFT_TO_KIND
+    said = parse_requirements(text) if text else LEFT_TO_KIND
     return msgspec.structs.replace(said, refused_by=tuple(sorted({*said.refused_by, node_id})))
 
 
@@ -133,7 +129,7 @@ def without_refusals(text: str) -> str:
     if not text or not parse_requirements(text).refused_by:
         return text
     said = msgspec.structs.replace(parse_requirements(text), refused_by=())
-    return KIND_DEFAULT if said == ALL_LEFT_TO_KIND else said.text
+    return KIND_DEFAULT if said == LEFT_TO_KIND else said.text
 
 
 def is_suitable(
