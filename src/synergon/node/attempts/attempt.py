@@ -12,7 +12,7 @@ from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
 from synergon.model.claims import Claim
 from synergon.model.outcomes import Progress
-from synergon.options.options import RunsIn
+from synergon.options.overrides import RunsIn
 from synergon.policies import Retry
 from synergon.providers.server import Server
 from synergon.stores.base import TaskTransaction

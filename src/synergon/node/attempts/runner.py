@@ -34,7 +34,7 @@ from synergon.node.claims.ledger import Ledger
 from synergon.node.processes.child_attempts import ChildAttempts
 from synergon.node.processes.executors import Executor
 from synergon.node.signals import Signals
-from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
+from synergon.options.overrides import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.stores.contention import Contention
 from synergon.task import AnyTask
