@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+from synergon.model.record import READ_ERRORS
 
 UNIT: Final = 1_000_000
 """One processor, GPU or licence."""
@@ -28,13 +30,13 @@ KIND_DEFAULT: Final = ""
 class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requirements of one task. Names are sorted, so that equal requirements have equal texts."""
 
-    cost: dict[str, int] = {}
+    cost: dict[str, Annotated[int, msgspec.Meta(gt=0)]] = {}
     """The amounts that the task uses while it runs."""
     needs: tuple[str, ...] = ()
     """The node must have all of these labels."""
     forbids: tuple[str, ...] = ()
     """The node must have none of these labels."""
-    left_to_kind: tuple[str, ...] = ()
+    left_to_kind: tuple[Literal["cost", "needs", "forbids"], ...] = ()
     """Which of these three the claiming node takes from the kind, because the producer did not know them."""
     is_long: bool = False
     """The task may run for longer than the timeout of its kind."""
@@ -49,6 +51,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 NO_REQUIREMENTS: Final = Requirements()
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
+UNREADABLE_REQUIREMENTS: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
+"""What an unreadable text is parsed to: those of the kind, so that a node claims the task and ends it."""
 
 
 def make_requirements(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Requirements:
@@ -76,8 +80,12 @@ def with_kind_defaults(said: Requirements, of_kind: Requirements) -> Requirement
 
 @lru_cache(maxsize=4096)
 def parse_requirements(text: str) -> Requirements:
-    """Parse the text of a row. The result is cached and must not be changed."""
-    return msgspec.json.decode(text, type=Requirements)
+    """Parse the text of a row; `UNREADABLE_REQUIREMENTS` if this release cannot read it. The result is cached and must
+    not be changed."""
+    try:
+        return msgspec.json.decode(text, type=Requirements)
+    except READ_ERRORS:
+        return UNREADABLE_REQUIREMENTS
 
 
 def is_suitable(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> bool:

@@ -58,6 +58,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """Made of its arguments by the option `title`."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+    unreadable: tuple[str, ...] = ()
+    """The columns whose stored values this release cannot read. Their fields have replacements, such as None."""
 
     @property
     def result(self) -> Any:

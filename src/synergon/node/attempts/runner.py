@@ -17,12 +17,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from synergon.context import Context, fill_in
-from synergon.errors import PayloadError, StoreError
-from synergon.model.claims import Claim
+from synergon.errors import PayloadError, StoreError, SynergonError
+from synergon.model.claims import LAST_CLAIM_NO, Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import Cancelled, Crashed, Failed, HandedBack, KeyAssigned, Outcome, Retrying, Succeeded
-from synergon.model.requirements import parse_requirements, with_kind_defaults
+from synergon.model.record import READ_ERRORS
+from synergon.model.requirements import UNREADABLE_REQUIREMENTS, parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
@@ -179,20 +180,31 @@ class Runner:
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = Attempt(claim, self._kinds[claim.kind])
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
-        if claim.requirements:  # the claim has used these requirements
-            attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
         if attempt.task_type.is_limited:
             self._assign_key(attempt)
+        if claim.requirements:
+            self._apply_requirements(attempt)
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
-            except (msgspec.MsgspecError, ValueError) as error:  # the other tasks of the claim can run
+            except (*READ_ERRORS, SynergonError) as error:  # the other tasks of the claim can run
                 attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
+        if claim.claim_no >= LAST_CLAIM_NO:
+            attempt.misfit = PayloadError(f"the claim number of task {claim.kind!r} cannot grow any more")
         if claim.protected_for:
             attempt.protected_until = self._clock.monotonic() + claim.protected_for / 1_000_000
         if claim.crashes:
             self._isolate(attempt)
         return attempt
+
+    @staticmethod
+    def _apply_requirements(attempt: Attempt) -> None:
+        """Use the requirements that the claim has used. A task whose requirements are unreadable is claimed to be
+        ended."""
+        parsed = parse_requirements(attempt.claim.requirements)
+        attempt.cost = with_kind_defaults(parsed, attempt.task_type.weight).cost
+        if parsed is UNREADABLE_REQUIREMENTS:
+            attempt.misfit = PayloadError(f"the requirements of task {attempt.claim.kind!r} cannot be read")
 
     def _assign_key(self, attempt: Attempt) -> None:
         claim, task_type = attempt.claim, attempt.task_type

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from synergon.model.lifecycle import FINAL, LIVE, State
-from synergon.model.nodes import NodeRecord, ProcessIdentity
+from synergon.model.nodes import NodeRecord
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.stores import columns
 from synergon.stores.postgres.session import Session
+from synergon.stores.rows import NodeCount, QueueRow, TaskCount
 from synergon.stores.typed_rows import read_rows
+from synergon.stores.unreadable import UnreadableRows
 
 
 async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
@@ -25,7 +25,7 @@ async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
     return [found.get(task_id) for task_id in ids]
 
 
-async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
+async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery, unreadable: UnreadableRows) -> TaskPage:
     """One page, newest first: the newest of both tables, merged."""
     states = query.states if query.states is not None else frozenset(State)
     records: list[TaskRecord] = []
@@ -33,13 +33,15 @@ async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) 
         wanted = states & its_states
         if wanted:
             is_narrowed = wanted != its_states
-            records += await _newest(connection, sql[name], query, wanted if is_narrowed else None)
+            rows = await _newest(connection, sql[name], query, wanted if is_narrowed else None)
+            if rows:
+                records += read_rows(TaskRecord, tuple(rows[0].keys()), rows, unreadable)
     records.sort(key=lambda record: -record.id)
     page = records[: query.limit]
     return TaskPage(tasks=tuple(page), next=page[-1].id if len(records) > query.limit else None)
 
 
-async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[TaskRecord]:
+async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
     """One more row than the page holds, so that the last page is known to be the last."""
     conditions: list[str] = []
     values: list[Any] = []
@@ -61,12 +63,12 @@ async def _newest(connection: Any, table: str, query: TaskQuery, states: frozens
     text = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(query.limit + 1)
     rows: list[Any] = await connection.fetch(f"{table}{text} ORDER BY id DESC LIMIT ${len(values)}", *values)
-    return read_rows(TaskRecord, rows)
+    return rows
 
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:
     """Exact numbers of tasks by queue, kind and state."""
-    return {(queue, kind, State(state)): number for queue, kind, state, number in await session.rows("counts")}
+    return {(row.queue, row.kind, row.state): row.count for row in await session.typed(TaskCount, "counts")}
 
 
 async def queues(session: Session) -> list[QueueRecord]:
@@ -76,29 +78,16 @@ async def queues(session: Session) -> list[QueueRecord]:
         numbers = by_queue.setdefault(queue, {})
         numbers[state] = numbers.get(state, 0) + number
     return [
-        QueueRecord(name=name, paused_at=paused_at, counts=by_queue.get(name, {}))
-        for name, paused_at in await session.rows("queues")
+        QueueRecord(name=row.name, paused_at=row.paused_at, counts=by_queue.get(row.name, {}))
+        for row in await session.typed(QueueRow, "queues")
     ]
 
 
 async def nodes(session: Session) -> list[NodeRecord]:
-    """All registered nodes."""
-    return [
-        NodeRecord(
-            id=row["id"],
-            name=row["name"],
-            process=msgspec.json.decode(row["process"], type=ProcessIdentity),
-            kinds=tuple(row["kinds"]),
-            queues=tuple(row["queues"]) if row["queues"] is not None else None,
-            concurrency=row["concurrency"],
-            version=row["version"],
-            address=row["address"],
-            registered_at=row["registered_at"],
-            lease_remaining=row["lease_remaining"],
-            cordoned_at=row["cordoned_at"],
-            is_stopping=row["is_stopping"],
-            published=msgspec.Raw(row["published"].encode()),
-            published_ago=row["published_ago"],
-        )
-        for row in await session.rows("nodes")
-    ]
+    """All registered nodes that can be read."""
+    return await session.typed(NodeRecord, "nodes")
+
+
+async def running_by_node(session: Session) -> dict[str, int]:
+    """The number of running tasks of each node."""
+    return {row.node_id: row.count for row in await session.typed(NodeCount, "running_by_node")}

@@ -24,6 +24,7 @@ from synergon.stores.rules.finish import finish
 from synergon.stores.session import drive
 from synergon.stores.sqlite.connection import connect, translate
 from synergon.stores.sqlite.session import Session
+from synergon.stores.sqlite.transaction import escaped_text
 
 LOCK_WAIT_SECONDS: Final = 10.0
 
@@ -92,6 +93,7 @@ class SqliteTaskTransaction:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
+                self.connection.text_factory = escaped_text
                 transaction = Session(self.connection)
                 (verdict,) = drive(finish(transaction, [fenced]))
                 transaction.flush()

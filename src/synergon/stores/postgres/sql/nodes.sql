@@ -17,12 +17,13 @@ WHERE id = $1
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
-SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
+SELECT id, name, process, kinds, queues, concurrency, version, address, registered_at, cordoned_at, is_stopping,
+    published, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
     extract(epoch FROM now() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 
 -- name: running_by_node
-SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
+SELECT node_id, count(*) AS count FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
 -- name: is_anybody_dead
 -- Whether there is a dead node, or a running task without a node.

@@ -1,6 +1,8 @@
+-- STRICT tables refuse values of a wrong type, whichever program writes them.
+
 -- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE synergon_task (
-    id               INTEGER PRIMARY KEY,
+    id               INTEGER PRIMARY KEY CHECK (id > 0),
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
     -- Without IN: SQLite builds a temporary table for such a list in every statement that writes a row.
@@ -48,7 +50,7 @@ CREATE TABLE synergon_task (
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
-);
+) STRICT;
 -- Ready groups are contiguous in this index: a group that a node cannot run is skipped in one step.
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
@@ -71,7 +73,7 @@ CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHE
 
 -- The history: final tasks.
 CREATE TABLE synergon_history (
-    id               INTEGER PRIMARY KEY,
+    id               INTEGER PRIMARY KEY CHECK (id > 0),
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
     state            TEXT    NOT NULL CHECK (state = 'succeeded' OR state = 'failed' OR state = 'cancelled'),
@@ -80,7 +82,7 @@ CREATE TABLE synergon_history (
     run_at           INTEGER NOT NULL,
     limit_key        TEXT,
     group_id         INTEGER,
-    is_command       INTEGER NOT NULL,
+    is_command       INTEGER NOT NULL CHECK (is_command IN (0, 1)),
     target           TEXT,
     provider         TEXT,
     payload          BLOB    NOT NULL,
@@ -97,7 +99,8 @@ CREATE TABLE synergon_history (
     overdue          INTEGER NOT NULL,
     enqueued_at      INTEGER NOT NULL,
     started_at       INTEGER,
-    finished_at      INTEGER NOT NULL,
+    -- The order of final events: no reader may find an end that it can never pass.
+    finished_at      INTEGER NOT NULL CHECK (finished_at BETWEEN 0 AND 253402300799999999),
     expires_at       INTEGER,
     overrides        BLOB,
     tags             TEXT,
@@ -106,7 +109,7 @@ CREATE TABLE synergon_history (
     progress         BLOB,
     errors           BLOB,
     requirements           TEXT    NOT NULL
-);
+) STRICT;
 CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
@@ -118,12 +121,12 @@ CREATE TABLE synergon_tally (
     state TEXT    NOT NULL,
     count INTEGER NOT NULL CHECK (count >= 0),
     PRIMARY KEY (queue, kind, state)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE synergon_queue (
     name      TEXT PRIMARY KEY,
     paused_at INTEGER
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- Limits, with their last declaration as JSON: a declaration that equals it changes nothing.
 CREATE TABLE synergon_limit (
@@ -133,7 +136,7 @@ CREATE TABLE synergon_limit (
     every    INTEGER CHECK (every > 0),
     burst    INTEGER CHECK (burst > 0),
     CHECK ((every IS NULL) = (burst IS NULL))
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- Rates of key queues: when the next start is on time. A moment in the past is equivalent to no row.
 CREATE TABLE synergon_rate (
@@ -141,7 +144,7 @@ CREATE TABLE synergon_rate (
     limit_key TEXT    NOT NULL,
     next_at   INTEGER NOT NULL,
     PRIMARY KEY (kind, limit_key)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
 
 CREATE TABLE synergon_provider (
@@ -150,7 +153,7 @@ CREATE TABLE synergon_provider (
     backoff_after INTEGER CHECK (backoff_after > 0),
     backoff_first INTEGER NOT NULL CHECK (backoff_first >= 0),
     backoff_cap   INTEGER NOT NULL CHECK (backoff_cap >= 0)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE synergon_server (
     provider      TEXT    NOT NULL,
@@ -160,7 +163,7 @@ CREATE TABLE synergon_server (
     backoffs         INTEGER NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- back-offs since the last success
     backs_off_until INTEGER,
     PRIMARY KEY (provider, address)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_server_backoff ON synergon_server (backs_off_until) WHERE backs_off_until IS NOT NULL;
 
 CREATE TABLE synergon_group (
@@ -169,7 +172,7 @@ CREATE TABLE synergon_group (
     created_at INTEGER NOT NULL,
     ended_at   INTEGER,
     then_id    INTEGER
-);
+) STRICT;
 CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
 
 -- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
@@ -185,7 +188,7 @@ CREATE TABLE synergon_order (
     outcome    TEXT,
     CHECK ((done_at IS NULL) = (outcome IS NULL)),
     CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
-);
+) STRICT;
 CREATE INDEX synergon_order_open ON synergon_order (node_id, id) WHERE done_at IS NULL;
 
 CREATE TABLE synergon_node (
@@ -206,7 +209,7 @@ CREATE TABLE synergon_node (
     is_stopping   INTEGER NOT NULL DEFAULT 0, -- it stops: its death charges its tasks no crash
     published     BLOB    NOT NULL, -- the status of the node
     published_at  INTEGER NOT NULL  -- by the clock of leases
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- How far final tasks of each kind were pruned: when the last of them had ended.
 CREATE TABLE synergon_pruned (
@@ -214,15 +217,15 @@ CREATE TABLE synergon_pruned (
     kind   TEXT    NOT NULL,
     moment INTEGER NOT NULL,
     PRIMARY KEY (state, kind)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- One row: the last id that was assigned, and the latest moment that was written, by the host's wall clock and by its
 -- monotonic clock.
 CREATE TABLE synergon_sequence (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
-    last_id INTEGER NOT NULL,
-    clock   INTEGER NOT NULL,
-    steady  INTEGER NOT NULL,
+    last_id INTEGER NOT NULL CHECK (last_id BETWEEN 0 AND 4611686018427387904),
+    clock   INTEGER NOT NULL CHECK (clock BETWEEN 0 AND 253402300799999999),
+    steady  INTEGER NOT NULL CHECK (steady >= 0),
     boot_id TEXT    NOT NULL
-);
+) STRICT;
 INSERT INTO synergon_sequence (one, last_id, clock, steady, boot_id) VALUES (1, 0, 0, 0, '');

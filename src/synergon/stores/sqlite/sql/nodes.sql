@@ -51,7 +51,7 @@ SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address,
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: running_by_node
-SELECT node_id, count(*) FROM synergon_task WHERE state = 'running' GROUP BY node_id
+SELECT node_id, count(*) AS count FROM synergon_task WHERE state = 'running' GROUP BY node_id
 
 -- name: delete_idle_nodes
 DELETE FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))

@@ -58,7 +58,7 @@ FROM (SELECT 1) AS always LEFT JOIN picked ON true
 -- Takes those of the given tasks that are still ready. NOWAIT: a locked row is an error, instead of a wait without end.
 -- Checks again what an earlier statement has read.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
     overdue = false, reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
