@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from typing import Any, Final
 
@@ -165,18 +165,25 @@ async def test_a_status_that_cannot_be_read_is_unknown(store: Store) -> None:
 # ---------------------------------------------------------------- what no table stores
 
 
-async def test_sqlite_tables_refuse_values_of_a_wrong_type(store: Store) -> None:
-    if not isinstance(store, SqliteStore):
-        pytest.skip("PostgreSQL has no other tables")
-    with closing(sqlite3.connect(store.path)) as connection:
+@pytest.fixture
+async def file_store() -> AsyncIterator[SqliteStore]:
+    """A store in a file, where a program can write nearly anything."""
+    with make_folder() as folder:
+        store = SqliteStore(f"sqlite:///{folder}/tasks.db")
+        await store.open()
+        yield store
+        await store.close()
+
+
+async def test_sqlite_tables_refuse_values_of_a_wrong_type(file_store: SqliteStore) -> None:
+    with closing(sqlite3.connect(file_store.path)) as connection:
         found = connection.execute("SELECT name, strict FROM pragma_table_list WHERE name LIKE 'synergon%'").fetchall()
     assert len(found) > 10
     assert {name for name, is_strict in found if not is_strict} == {"synergon_meta"}
 
 
-async def test_text_that_is_not_utf_8_is_escaped(store: Store, worker: Worker) -> None:
-    if not isinstance(store, SqliteStore):
-        pytest.skip("PostgreSQL stores no such text")
+async def test_text_that_is_not_utf_8_is_escaped(file_store: SqliteStore) -> None:
+    store, worker = file_store, await Worker.start(file_store)
     bad, hidden, good = await add(store), await add(store), await add(store)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         connection.execute("UPDATE synergon_task SET title = CAST(x'61ff' AS TEXT) WHERE id = ?", (bad,))
