@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from synergon.model.lifecycle import FINAL, LIVE, State
@@ -13,16 +13,6 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.rows import NodeCount, QueueRow, TaskCount
 from synergon.stores.typed_rows import read_rows
 from synergon.stores.unreadable import UnreadableRows
-
-
-async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
-    found = {
-        record.id: record
-        for name in ("get_live", "get_ended")
-        for record in await session.typed(TaskRecord, name, list(ids))
-    }
-    return [found.get(task_id) for task_id in ids]
 
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery, unreadable: UnreadableRows) -> TaskPage:
