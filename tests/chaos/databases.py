@@ -110,7 +110,7 @@ class SqliteDatabase:
 
     def hide_process(self, pid: int) -> None:
         self._write(
-            "UPDATE synergon_node SET process = json_set(process, '$.pid_namespace', 'pid:[elsewhere]')"
+            "UPDATE synergon_node SET process = CAST(json_set(process, '$.pid_namespace', 'pid:[elsewhere]') AS BLOB)"
             " WHERE json_extract(process, '$.pid') = ?",
             pid,
         )

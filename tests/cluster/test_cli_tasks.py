@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,20 @@ def test_the_list_for_programs_is_one_record_per_line(shell: Shell, filters: str
     finished = shell.run("tasks", "list", "--json", *filters.split(), SYNERGON_APP="app")
     assert [task["id"] for task in finished.lines] == ids
     assert (finished.code, finished.err) == (0, "")
+
+
+def test_a_task_that_cannot_be_read_is_shown_with_the_names_of_its_columns(shell: Shell, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(next(tmp_path.glob("*.db")), isolation_level=None)) as connection:
+        connection.execute("UPDATE synergon_history SET meta = x'7b' WHERE id = ?", (FAILED,))
+    listed = shell.run("tasks", "list", "--app", "app")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["id", "4", "3", "2", "1"]
+    assert "unreadable: meta" in listed.out
+    shown = quickly(shell, "tasks", "show", str(FAILED), "--json", "--app", "app")
+    assert (shown.document["unreadable"], shown.document["meta"]) == (["meta"], {})
+    diagnosed = quickly(shell, "doctor", "--app", "app")
+    assert f"the column meta of task {FAILED} cannot be read" in diagnosed.out
+    assert (listed.code, shown.code, diagnosed.code) == (0, 0, 1)
+    assert listed.err.count(f"the column meta of task {FAILED} cannot be read") == 1
 
 
 def test_a_list_without_titles_has_no_column_for_them(shell: Shell) -> None:

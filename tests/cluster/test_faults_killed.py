@@ -30,7 +30,7 @@ def hide_process_of(worker: WorkerProcess, cluster: Cluster) -> None:
     database = sqlite3.connect(cluster.database, timeout=10)
     with database:
         changed = database.execute(
-            "UPDATE synergon_node SET process = json_set(process, '$.pid_namespace', 'pid:[elsewhere]')"
+            "UPDATE synergon_node SET process = CAST(json_set(process, '$.pid_namespace', 'pid:[elsewhere]') AS BLOB)"
             " WHERE json_extract(process, '$.pid') = ?",
             (worker.pid,),
         )

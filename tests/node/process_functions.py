@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from synergon import Context, Engine, RetryAfter, Snooze, TaskType
-from synergon.options.options import RunsIn
+from synergon.options.overrides import RunsIn
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from synergon import Context, Engine, Provider, Server, TaskType
-from synergon.options.options import RunsIn
+from synergon.options.overrides import RunsIn
 
 engine = Engine("memory://")
 pool = engine.provider("pool", servers=["a"])

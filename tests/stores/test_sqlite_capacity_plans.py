@@ -70,7 +70,7 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
                     "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :size) "
                     "INSERT INTO synergon_task "
                     "(kind, queue, state, priority, run_at, payload, enqueued_at, requirements) "
-                    "SELECT :kind, :queue, 'ready', :priority, :now, '{}', :now, :requirements FROM number",
+                    "SELECT :kind, :queue, 'ready', :priority, :now, x'7b7d', :now, :requirements FROM number",
                     lot._asdict() | {"now": NOW},
                 )
             connection.execute("COMMIT")

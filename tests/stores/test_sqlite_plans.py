@@ -36,8 +36,9 @@ def backlog() -> Iterator[sqlite3.Connection]:
                 "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < :rows) "
                 "INSERT INTO synergon_task (id, kind, queue, state, priority, run_at, payload, enqueued_at, limit_key, "
                 "node_id, holds) SELECT n, 'work', 'default', CASE WHEN n <= :lines THEN 'running' "
-                "WHEN n <= 2 * :lines THEN 'ready' ELSE 'waiting' END, n % 3, :now, '{}', :now, 'key-' || n % :lines, "
-                "CASE WHEN n <= :lines THEN 'node' END, CASE WHEN n <= :lines THEN 'license' END FROM number",
+                "WHEN n <= 2 * :lines THEN 'ready' ELSE 'waiting' END, n % 3, :now, x'7b7d', :now, "
+                "'key-' || n % :lines, CASE WHEN n <= :lines THEN 'node' END, "
+                "CASE WHEN n <= :lines THEN 'license' END FROM number",
                 {"rows": ROWS, "lines": KEY_QUEUES, "now": NOW},
             )
             connection.commit()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from synergon import OptionError, Retry
 from synergon.options.durations import LONGEST_SECONDS
-from synergon.options.options import Overrides, make_placement
+from synergon.options.options import make_placement
+from synergon.options.overrides import Overrides
 
 seconds = st.floats(min_value=0, max_value=LONGEST_SECONDS)
 policies = st.builds(

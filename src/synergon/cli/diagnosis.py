@@ -28,7 +28,7 @@ from synergon.errors import StoreError
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import Record
-from synergon.model.task_records import QueueRecord
+from synergon.model.task_records import QueueRecord, TaskQuery
 from synergon.node.attempts.deadlines import Timeouts
 from synergon.options.store_urls import shown
 from synergon.policies import Resources
@@ -37,6 +37,9 @@ from synergon.stores.sqlite import SqliteStore
 
 MIN_DISK_BYTES: Final = 256 * 1024 * 1024
 MAX_CLOCK_OFFSET_SECONDS: Final = 1.0
+PAGE_TASKS: Final = 1000
+SCANNED_TASKS: Final = 20_000
+"""How many tasks are checked for values that cannot be read, the newest first."""
 NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs"})
 
 
@@ -257,12 +260,35 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         counts = await store.counts()
         queues = await store.queues()
         shortages = [*await find_shortages(engine, counts), *await find_misfits(engine, counts)]
+        unreadable = await _unreadable_values(store)
     return [
         *_unsafe_settings(facts["store"]),
         *_clock_problems(ahead),
         *_dead_nodes(nodes),
         *_unclaimable_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
+        *unreadable,
+    ]
+
+
+async def _unreadable_values(store: Store) -> list[Finding]:
+    """The values that cannot be read in the newest tasks and in the other tables."""
+    before: int | None = None
+    for _ in range(SCANNED_TASKS // PAGE_TASKS):
+        page = await store.list_tasks(TaskQuery(before=before, limit=PAGE_TASKS))
+        await store.groups(sorted({task.group_id for task in page if task.group_id is not None}))
+        before = page.next
+        if before is None:
+            break
+    await store.audit(PAGE_TASKS)
+    await store.limits()
+    await store.servers()
+    return [
+        Finding(
+            problem=str(value),
+            advice="another program or a newer release wrote it; correct it with SQL, or delete the row",
+        )
+        for value in store.unreadable
     ]
 
 
@@ -311,13 +337,18 @@ def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
 def _unclaimable_tasks(
     counts: dict[tuple[str, str, State], int], nodes: Sequence[NodeRecord], queues: Sequence[QueueRecord]
 ) -> Iterator[Finding]:
-    """Problems with ready tasks that no live node would claim."""
+    """Ready tasks that no live node would claim."""
+    names = {queue.name for queue in queues}
     paused = {queue.name for queue in queues if queue.is_paused}
     live = [node for node in nodes if is_alive(node)]
     for (queue, kind, state), number in sorted(counts.items()):
         if state is not State.READY:
             continue
         ready = f"ready tasks of kind {kind!r} in queue {queue!r}: {number}"
+        if queue not in names:
+            advice = f"`synergon queues pause {queue}` and `synergon queues resume {queue}` register it"
+            yield Finding(problem=f"{ready}; the queue is not registered", advice=advice)
+            continue
         if queue in paused:
             yield Finding(problem=f"{ready}; the queue is paused", advice=f"`synergon queues resume {queue}`")
             continue

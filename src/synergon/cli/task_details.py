@@ -71,6 +71,8 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
         yield "overdue", "the task function exceeded its timeout and could not be stopped"
     if task.progress is not None:
         yield "progress", f"{task.progress.fraction:.0%} {task.progress.message}".strip()
+    if task.unreadable:
+        yield "unreadable", ", ".join(task.unreadable)
     if task.key is not None:
         yield "key", task.key
     if task.tags:

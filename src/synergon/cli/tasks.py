@@ -116,7 +116,9 @@ def _when(task: TaskRecord) -> datetime:
 
 
 def _note(task: TaskRecord) -> str:
-    """The progress, error or reason of the task, as at most one line."""
+    """Progress, error or reason of the task, or which of its columns are unreadable; at most one line."""
+    if task.unreadable:
+        return f"unreadable: {', '.join(task.unreadable)}"
     if task.state is State.SUCCEEDED:
         return ""
     if task.state is State.RUNNING:

@@ -117,6 +117,8 @@ class Connection:
             from synergon.stores.lazy_store import LazyStore
 
             store = cast("Store", LazyStore(store))
+        else:
+            store.unreadable.logger = self._logger
         await store.open()
         self._store = store
         self._waiters = self._ports.make_waiters(store, self._ports.clock, settings.sweep or SHORTEST_SECONDS)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from synergon.errors import ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
+from synergon.errors import PayloadError, ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.task_records import TaskRecord
@@ -171,13 +171,16 @@ class Results:
             raise ResultTimeout(f"task {task_id} had not ended after {limit:g} s; it goes on") from None
 
     def decode(self, record: TaskRecord, task_type: AnyTask | None) -> Any:
-        """The result of a final task, in the type of its function's annotation. Raises TaskFailed or TaskCancelled."""
+        """The result of a final task in the type of its function's annotation. Raises TaskFailed or TaskCancelled, and
+        PayloadError if the stored result cannot be read."""
         if record.state is State.CANCELLED:
             raise TaskCancelled(f"task {record.id} ({record.kind}) was cancelled", record)
         if record.state is State.FAILED:
             error = record.error
             detail = f": {error.type}: {error.message}" if error is not None else ""
             raise TaskFailed(f"task {record.id} ({record.kind}) failed ({record.reason}){detail}", record)
+        if "result" in record.unreadable:
+            raise PayloadError(f"task {record.id} ({record.kind}) succeeded, but its stored result cannot be read")
         task_type = task_type or self._kinds.get(record.kind)
         if task_type is None:
             return record.result

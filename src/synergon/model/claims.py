@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from synergon.model.record import Record
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, ONE_PROCESS, PROCESS, UNIT, Requirements
+
+LAST_CLAIM_NO: Final = 2**62
+"""A task whose claims have reached this number is not run: a further claim could not be told from this one."""
+
+LAST_ATTEMPT: Final = 2**31 - 1
+"""Attempts are counted up to this number."""
 
 
 class KindRequest(Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from synergon.model.record import READ_ERRORS
 from synergon.model.requirements import (
     KIND_DEFAULT,
     NO_REQUIREMENTS,
@@ -159,8 +160,8 @@ def encode_status(state: NodeStatus) -> bytes:
 
 
 def read_status(published: bytes) -> NodeStatus:
-    """Decode a node's status. UNKNOWN_STATUS if this release cannot decode it."""
+    """Decode a node's status; UNKNOWN_STATUS if there is none, or none that this release can read."""
     try:
         return _decoder.decode(published)
-    except msgspec.MsgspecError:
+    except READ_ERRORS:
         return UNKNOWN_STATUS

@@ -11,6 +11,9 @@ from typing import Final
 
 import msgspec
 
+READ_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What a decoder raises if a document cannot be read: it is nonsense, has another shape, or is nested too deeply."""
+
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+from synergon.model.record import READ_ERRORS
 
 UNIT: Final = 1_000_000
 """The amount of one processor, GPU or licence."""
@@ -33,13 +35,13 @@ apply."""
 class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requirements of one task. Names are sorted, so that equal requirements have equal texts."""
 
-    cost: dict[str, int] = {}
+    cost: dict[str, Annotated[int, msgspec.Meta(gt=0)]] = {}
     """The amounts that the task uses while it runs."""
     needs: tuple[str, ...] = ()
     """The node must have all of these labels."""
     forbids: tuple[str, ...] = ()
     """The node must have none of these labels."""
-    left_to_kind: tuple[str, ...] = ()
+    left_to_kind: tuple[Literal["cost", "needs", "forbids"], ...] = ()
     """Which of `cost`, `needs` and `forbids` the claiming node takes from the kind, because the producer did not know
     them."""
     is_long: bool = False
@@ -62,6 +64,8 @@ NO_REQUIREMENTS: Final = Requirements()
 LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
 """The requirements that an empty text stands for."""
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
+UNREADABLE_REQUIREMENTS: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
+"""What an unreadable text is parsed to: those of the kind, so that a node claims the task and ends it."""
 
 
 def make_requirements(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Requirements:
@@ -95,18 +99,14 @@ def with_kind_defaults(said: Requirements, of_kind: Requirements, *, is_isolable
 
 def is_suspect_text(text: str) -> bool:
     """Whether the text of a row has the mark of a suspect."""
-    try:
-        return text != KIND_DEFAULT and parse_requirements(text).is_suspect
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
+    return text != KIND_DEFAULT and parse_requirements(text).is_suspect
 
 
 def suspect_text(text: str, *, is_suspect: bool) -> str:
     """The text of a row, with the mark of a suspect or without it. A text that cannot be read stays as it is: no node
     runs that task."""
-    try:
-        said = parse_requirements(text) if text else LEFT_TO_KIND
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    said = parse_requirements(text) if text else LEFT_TO_KIND
+    if said is UNREADABLE_REQUIREMENTS:
         return text
     changed = msgspec.structs.replace(said, is_suspect=is_suspect)
     return KIND_DEFAULT if changed == LEFT_TO_KIND else changed.text
@@ -114,8 +114,12 @@ def suspect_text(text: str, *, is_suspect: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_requirements(text: str) -> Requirements:
-    """Parse the text of a task's row. The result is cached, and must not be changed."""
-    return msgspec.json.decode(text, type=Requirements)
+    """Parse the text of a row; `UNREADABLE_REQUIREMENTS` if this release cannot read it. The result is cached and must
+    not be changed."""
+    try:
+        return msgspec.json.decode(text, type=Requirements)
+    except READ_ERRORS:
+        return UNREADABLE_REQUIREMENTS
 
 
 def with_refusal(text: str, node_id: str) -> Requirements:

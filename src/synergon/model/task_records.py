@@ -60,6 +60,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """The text that the option `title` makes from the arguments."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+    unreadable: tuple[str, ...] = ()
+    """The columns whose stored values this release cannot read. Their fields have replacements, such as None."""
 
     @property
     def is_suspect(self) -> bool:

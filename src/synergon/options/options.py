@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, TypedDict, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from synergon.options.addresses import normal_prefix
 from synergon.options.argument_template import ArgumentTemplate
 from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.middleware_checks import Middleware, check_middlewares
+from synergon.options.overrides import NO_TIMEOUT, Overrides, RunsIn
 from synergon.options.payload import encode
 from synergon.options.requirement_options import (
     NOTHING_GIVEN,
@@ -28,8 +29,6 @@ from synergon.options.requirement_options import (
 )
 from synergon.options.urgency import urgency_options
 from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
-
-RunsIn = Literal["loop", "thread", "process"]
 
 NAME_LENGTH: Final = 200
 TITLE_LENGTH: Final = 200
@@ -98,29 +97,6 @@ class CallOptions(TypedDict, total=False):
     needs: Iterable[str]
     forbids: Iterable[str]
     conn: Any
-
-
-class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The options of a call that override those of its kind, as they are stored with the task. Durations are in
-    seconds; a timeout of -1 means none."""
-
-    timeout: float | None = None
-    attempts: int | None = None
-    first: float = 1.0
-    factor: float = 2.0
-    cap: float = 600.0
-    jitter: float = 0.25
-    runs_in: RunsIn | None = None
-
-    @property
-    def retry(self) -> Retry | None:
-        """The retry policy of the call. None if the call does not override it."""
-        if self.attempts is None:
-            return None
-        return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
-
-
-NO_TIMEOUT: Final = -1.0
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

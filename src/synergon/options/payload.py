@@ -14,6 +14,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from synergon.errors import ConfigurationError, PayloadError
+from synergon.model.record import READ_ERRORS
 from synergon.policies import PAYLOAD_LIMIT_BYTES
 
 _NAMED: Final = (
@@ -187,7 +188,7 @@ class Signature:
     def _validated(self, payload: bytes) -> Any:
         try:
             return self._decoder.decode(payload)
-        except (msgspec.MsgspecError, ValueError) as error:  # or a pydantic model rejects it
+        except READ_ERRORS as error:  # or a pydantic model rejects it
             raise PayloadError(f"{self._payload} does not fit its signature: {error}") from error
 
     def encode_result(self, value: Any) -> bytes:
@@ -198,7 +199,7 @@ class Signature:
         """Decode a result to the type of the function's annotation. Raises PayloadError if it does not match."""
         try:
             return self._result_decoder.decode(result)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except READ_ERRORS as error:
             raise PayloadError(f"the result of task {self._kind!r} does not fit its annotation: {error}") from error
 
 

@@ -18,7 +18,7 @@ from synergon.handle import Handle
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import calling_module
 from synergon.options.durations import Duration
-from synergon.options.options import RunsIn
+from synergon.options.overrides import RunsIn
 
 if TYPE_CHECKING:
     from synergon.providers.provider import Provider

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synergon.errors import StoreError
+from synergon.errors import SchemaError, StoreError
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, DryRun
 from synergon.model.events import Event
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
@@ -43,8 +43,10 @@ from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer,
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.printable import printable
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.stores.unreadable import UnreadableRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,17 @@ class SchemaVersions:
     found: int | None
     """None if the database does not exist, or has no tables of synergon."""
     wanted: int
+
+
+def read_version(stored: object, place: str) -> int:
+    """The schema version from its row; SchemaError if it is no number."""
+    try:
+        return int(str(stored))
+    except ValueError:
+        raise SchemaError(
+            f"the schema version of {place} cannot be read: {printable(repr(stored)[:80])}; restore its row "
+            "'schema_version' from a backup, or use another database"
+        ) from None
 
 
 class TaskTransaction(Protocol):
@@ -132,6 +145,11 @@ class Store(Protocol):
 
     url: str
     capabilities: Capabilities
+
+    @property
+    def unreadable(self) -> UnreadableRows:
+        """The values that this store has met in its tables and could not read. They stop no call: a record has a
+        replacement, or a row is left out."""
 
     # ------------------------------------------------------------ open and close
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from synergon.model.claims import ClaimRequest, DryRun
@@ -28,6 +29,7 @@ from synergon.stores.rules import (
     servers,
 )
 from synergon.stores.session import Session
+from synergon.stores.unreadable import UnreadableRows
 
 Result = TypeVar("Result")
 
@@ -35,6 +37,11 @@ Result = TypeVar("Result")
 class BaseStore(ABC):
     """Runs the rules of `stores.rules`. A store implements three ways to run a rule (`_transact`, `_query`,
     `_query_once`), and overrides the calls for which it has fast paths or queries of its own."""
+
+    @cached_property
+    def unreadable(self) -> UnreadableRows:
+        """The values that this store has met and could not read."""
+        return UnreadableRows()
 
     @abstractmethod
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:

@@ -163,6 +163,29 @@ class GroupCount(msgspec.Struct, frozen=True):
     count: int
 
 
+class TaskCount(msgspec.Struct, frozen=True):
+    """How many tasks of a queue and kind are in one state."""
+
+    queue: str
+    kind: str
+    state: State
+    count: int
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """The row of a queue."""
+
+    name: str
+    paused_at: datetime | None
+
+
+class NodeCount(msgspec.Struct, frozen=True):
+    """How many tasks run on a node."""
+
+    node_id: str
+    count: int
+
+
 class LimitRow(msgspec.Struct, frozen=True):
     """The current value and rate of a limit."""
 

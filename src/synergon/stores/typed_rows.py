@@ -1,20 +1,31 @@
-"""Typed rows: converts a row of a statement to a struct whose fields are the columns of the statement, by name and in
-order."""
+"""Typed rows: turns a row of a statement into a struct whose fields are the statement's columns, by name and in order.
+
+This is the one place where stored values become typed ones, so one unreadable row harms only itself: `read_rows` reads
+a row that cannot be read column by column, replaces what is unreadable by a harmless value, and notes it in
+`stores.unreadable`. A row without such a value for one of its columns is left out.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
 from synergon.model.events import EventName
 from synergon.model.lifecycle import Reason, State
+from synergon.model.node_status import NodeStatus
+from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord, Progress
-from synergon.model.record import Record, from_datetime, to_datetime
+from synergon.model.record import EPOCH, Record, from_datetime, to_datetime
+from synergon.model.requirements import KIND_DEFAULT, Requirements
+from synergon.options.overrides import Overrides
 from synergon.stores.rows import Moment, Names, Position
+from synergon.stores.unreadable import BadText, UnreadableRows
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -22,6 +33,17 @@ _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
 _PAIR: Final = msgspec.json.Decoder(tuple[int, int])
 _PAIRS: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_PROGRESS: Final = msgspec.json.Decoder(Progress)
+_PROCESS: Final = msgspec.json.Decoder(ProcessIdentity)
+_OVERRIDES: Final = msgspec.json.Decoder(Overrides)
+_REQUIREMENTS: Final = msgspec.json.Decoder(Requirements)
+_STATUS: Final = msgspec.json.Decoder(NodeStatus)
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+
+_REASONS: Final[dict[str | None, Reason | None]] = {None: None, **{str(reason): reason for reason in Reason}}
+_LAST_MOMENT: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999."""
 
 
 def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple[ErrorRecord, ...]:
@@ -31,11 +53,15 @@ def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple
     return stored if isinstance(stored, tuple) else _ERRORS.decode(stored)
 
 
-def decode_tags(stored: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Decode tags from their column, which is JSON or an array."""
+def decode_tags(stored: str | bytes | Sequence[str] | None) -> tuple[str, ...]:
+    """Decode a list of texts, such as tags, from its column, which is JSON or an array."""
     if not stored:
         return ()
-    return _TAGS.decode(stored) if isinstance(stored, str) else tuple(stored)
+    return _TAGS.decode(stored) if isinstance(stored, str | bytes) else tuple(stored)
+
+
+def _optional_texts(stored: str | bytes | Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if stored is None or stored == b"null" else decode_tags(stored)
 
 
 def split_names(column: str) -> tuple[str, ...]:
@@ -44,6 +70,8 @@ def split_names(column: str) -> tuple[str, ...]:
 
 
 def _moment(column: int | datetime | None) -> int | None:
+    if isinstance(column, int) and not 0 <= column <= _LAST_MOMENT:
+        raise ValueError(f"{column} is no moment")
     return from_datetime(column) if isinstance(column, datetime) else column
 
 
@@ -65,7 +93,7 @@ def _from_pair(pair: tuple[int, int]) -> Position:
 
 
 def _progress(column: str | bytes | Progress | None) -> Progress | None:
-    return msgspec.json.decode(column, type=Progress) if isinstance(column, str | bytes) else column
+    return _PROGRESS.decode(column) if isinstance(column, str | bytes) else column
 
 
 def _bytes(column: str | bytes | None) -> bytes | None:
@@ -73,16 +101,46 @@ def _bytes(column: str | bytes | None) -> bytes | None:
 
 
 def _raw(column: str | bytes | None) -> msgspec.Raw | None:
-    return None if column is None else msgspec.Raw(column.encode() if isinstance(column, str) else column)
+    """A JSON value as it is stored, after a check that it is JSON: it becomes a part of other JSON documents."""
+    if column is None:
+        return None
+    stored = column.encode() if isinstance(column, str) else bytes(column)
+    stored.decode()  # the decoder skips strings, whatever their bytes are
+    return _RAW.decode(stored)
+
+
+def _raw_as(decoder: msgspec.json.Decoder[Any]) -> Callable[[str | bytes | None], msgspec.Raw | None]:
+    """`_raw` for a value that must have a certain type, too."""
+
+    def decode(column: str | bytes | None) -> msgspec.Raw | None:
+        if column is not None:
+            decoder.decode(column)
+        return _raw(column)
+
+    return decode
+
+
+def _requirements(column: str) -> str:
+    if column:
+        _REQUIREMENTS.decode(column)
+    return column
+
+
+def _process(column: str | bytes) -> ProcessIdentity:
+    return _PROCESS.decode(column)
 
 
 def _object(column: str | bytes | None) -> dict[str, Any]:
-    return msgspec.json.decode(column) if column else {}
+    return _OBJECT.decode(column) if column else {}
+
+
+def _any(column: str | bytes | None) -> Any:
+    return None if column is None else msgspec.json.decode(column)
 
 
 _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     State: {str(state): state for state in State}.__getitem__,
-    Reason | None: {str(reason): reason for reason in Reason}.get,
+    Reason | None: _REASONS.__getitem__,
     EventName: str,
     bool: bool,
     bytes: _bytes,
@@ -93,12 +151,14 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     dict[str, Any]: _object,
     tuple[ErrorRecord, ...]: decode_errors,
     tuple[str, ...]: decode_tags,
+    tuple[str, ...] | None: _optional_texts,
+    ProcessIdentity: _process,
     Moment: _moment,
     Moment | None: _moment,
     datetime: _datetime,
     datetime | None: _datetime,
     Names: split_names,
-    Any: msgspec.json.decode,
+    Any: _any,
     Position | None: _position,
     tuple[Position, ...]: _positions,
 }
@@ -106,20 +166,59 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
 are. `Any` is JSON."""
 
 
+_RECORD_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "overrides": _raw_as(_OVERRIDES),
+    "published": _raw_as(_STATUS),
+    "requirements": _requirements,
+}
+"""How a column of a record becomes the field with this name, where its type does not say all."""
+
+_REPLACEMENTS: Final[dict[Any, Any]] = {
+    bytes: b"",
+    msgspec.Raw: msgspec.Raw(b"null"),
+    dict[str, Any]: {},
+    tuple[ErrorRecord, ...]: (),
+    tuple[str, ...]: (),
+    tuple[Position, ...]: (),
+    Names: (),
+    Moment: 0,
+    datetime: EPOCH,
+    Any: None,
+}
+"""What stands in a field of this type if its column is unreadable. A field that may be None is None then."""
+
+_RECORD_REPLACEMENTS: Final = {"requirements": KIND_DEFAULT, "published": msgspec.Raw(b"{}")}
+
+UNREADABLE: Final = "unreadable"
+"""The field of a record that names its unreadable columns. It has no column."""
+
+
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The columns from which a row of this type is read: its fields, by their JSON names."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(row_type))
+    """The columns that such a row is read from: the fields, by the names that they have in JSON."""
+    return tuple(field.encode_name for field in _fields(row_type))
+
+
+@cache
+def _fields(row_type: type[msgspec.Struct]) -> list[msgspec.structs.FieldInfo]:
+    return [field for field in msgspec.structs.fields(row_type) if field.name != UNREADABLE]
+
+
+def _decoder_of(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> Callable[[Any], Any] | None:
+    by_name = _RECORD_DECODERS.get(field.name) if issubclass(row_type, Record) else None
+    return by_name or _DECODERS.get(field.type)
 
 
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """A function that converts a row with these columns to a `row_type`. Raises AssertionError if the columns are not
-    the fields of the struct, in order. For a `Record` the order does not matter."""
-    fields, names = msgspec.structs.fields(row_type), field_names(row_type)
+    """What makes a `row_type` of a row with these columns, and raises if a value cannot be read. Fails if they are not
+    the fields of the struct; those of a record may come in any order."""
+    fields, names = _fields(row_type), field_names(row_type)
     is_record = issubclass(row_type, Record)
     is_right = sorted(columns) == sorted(names) if is_record else columns == names
     assert is_right, f"a statement returns {columns}, but {row_type.__name__} has the fields {names}"
-    decoders = [(number, _DECODERS[field.type]) for number, field in enumerate(fields) if field.type in _DECODERS]
+    decoders = [
+        (number, decode) for number, field in enumerate(fields) if (decode := _decoder_of(row_type, field)) is not None
+    ]
     by_column = dict(zip(names, fields, strict=True))
     given_names = [by_column[column].name for column in columns]
     named_decoders = [(fields[number].name, decode) for number, decode in decoders]
@@ -139,6 +238,89 @@ def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Seque
     return read_record if is_record else read  # the fields of a record have no positions
 
 
-def read_rows(row_type: type[Row], rows: Sequence[Any]) -> list[Row]:
-    """Convert rows, which know the names of their columns, to structs."""
-    return list(map(row_reader(row_type, tuple(rows[0].keys())), rows)) if rows else []
+def read_rows(
+    row_type: type[Row],
+    columns: tuple[str, ...],
+    rows: Sequence[Sequence[Any]],
+    unreadable: UnreadableRows,
+    *,
+    has_bad_text: bool = False,
+) -> list[Row]:
+    """Rows as structs. Never raises because of what a row contains. `has_bad_text`: some values may be `BadText`."""
+    read = row_reader(row_type, columns)
+    if not has_bad_text:
+        with suppress(Exception):  # a value can be wrong in any way; then each is looked at
+            return list(map(read, rows))
+    found = (_read_one(row_type, columns, row, unreadable) for row in rows)
+    return [row for row in found if row is not None]
+
+
+def read_row(row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any]) -> Row:
+    """One row as a struct whose fields all have replacements. What is unreadable is not noted."""
+    found = _read_one(row_type, columns, row, None)
+    assert found is not None, f"a column of {row_type.__name__} has no replacement"
+    return found
+
+
+def _read_one(
+    row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any], unreadable: UnreadableRows | None
+) -> Row | None:
+    """A row as a struct, read column by column only if it has to be: that takes many times as long."""
+    read: Row | None = None
+    if BadText not in map(type, row):
+        with suppress(Exception):
+            read = row_reader(row_type, columns)(row)
+    return read or _read_carefully(row_type, columns, row, unreadable)
+
+
+def _read_carefully(
+    row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any], unreadable: UnreadableRows | None
+) -> Row | None:
+    """A row as a struct, with replacements for what is unreadable. None if one of these columns has no replacement."""
+    by_column = {field.encode_name: field for field in _fields(row_type)}
+    values: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    is_complete = True
+    for column, stored in zip(columns, row, strict=True):
+        field = by_column[column]
+        try:
+            values[field.name] = _decode(row_type, field, stored)
+        except Exception as error:  # noqa: BLE001  a decoder, a recursion limit, an overflow
+            problems[column] = str(error) or type(error).__name__
+            is_replaceable, values[field.name] = _replacement(field, stored)
+            is_complete &= is_replaceable
+    if unreadable is not None:
+        for column, problem in problems.items():
+            unreadable.note(_name(row_type, values), column, problem)
+    if not is_complete:
+        return None
+    if problems and hasattr(row_type, UNREADABLE):
+        values[UNREADABLE] = tuple(problems)
+    return row_type(**values)
+
+
+def _decode(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo, stored: Any) -> Any:
+    if isinstance(stored, BadText):
+        raise ValueError("it is not UTF-8")
+    decode = _decoder_of(row_type, field)
+    return stored if decode is None else decode(stored)
+
+
+def _replacement(field: msgspec.structs.FieldInfo, stored: Any) -> tuple[bool, Any]:
+    """Whether there is a replacement for an unreadable value, and the replacement."""
+    if field.name in _RECORD_REPLACEMENTS:
+        return True, _RECORD_REPLACEMENTS[field.name]
+    if field.type in _REPLACEMENTS:
+        return True, _REPLACEMENTS[field.type]
+    if isinstance(stored, BadText) and field.type in (str, str | None):
+        return True, str(stored)
+    return type(None) in get_args(field.type), None
+
+
+def _name(row_type: type[msgspec.Struct], values: dict[str, Any]) -> str:
+    """What a row stores and its key, for people."""
+    if "kind" in values and ("id" in values or "task_id" in values):
+        return f"task {values.get('id', values.get('task_id'))}"
+    noun = re.sub("(Record|Row)$", "", row_type.__name__).lstrip("_").lower()
+    key = values.get("id", next(iter(values.values())))
+    return f"{noun} {key}"

@@ -12,7 +12,7 @@ from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
 from synergon.model.claims import Claim
 from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Progress, Retrying, Succeeded
-from synergon.options.options import RunsIn
+from synergon.options.overrides import RunsIn
 from synergon.policies import Retry
 from synergon.providers.server import Server
 from synergon.stores.base import TaskTransaction
@@ -53,6 +53,7 @@ class Attempt:
         "is_isolated",
         "is_own_fault",
         "is_suspect",
+        "is_unreadable",
         "limit_key",
         "misfit",
         "progress",
@@ -101,6 +102,8 @@ class Attempt:
         """Why the attempt cannot run: its options or arguments do not fit the task function. None if they do."""
         self.is_own_fault = False
         """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
+        self.is_unreadable = False
+        """Whether the row of the task is damaged, so that no other node could run the task either."""
         self.is_suspect = False
         """The process of the last attempt died. If this one runs in a child process, that runs no other task."""
         self.is_isolated = False

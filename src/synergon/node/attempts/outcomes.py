@@ -101,7 +101,7 @@ def of_payload_record(attempt: Attempt, error: ErrorRecord) -> Outcome:
     """The outcome of a payload that does not fit, perhaps in a child process, which described the error. Another node
     may have a newer function. A command is not left to others: it is for one server, and never runs twice."""
     attempt.is_own_fault = True
-    if attempt.task_type.is_command:
+    if attempt.task_type.is_command or attempt.is_unreadable:
         return Failed(reason=Reason.ERROR, error=error)
     return Refused(error=error, requirements=attempt.claim.requirements)
 

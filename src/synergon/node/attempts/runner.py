@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from synergon.context import Context, fill_in
-from synergon.errors import PayloadError, StoreError
-from synergon.model.claims import Claim
+from synergon.errors import PayloadError, StoreError, SynergonError
+from synergon.model.claims import LAST_CLAIM_NO, Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import (
@@ -32,7 +32,8 @@ from synergon.model.outcomes import (
     Retrying,
     Succeeded,
 )
-from synergon.model.requirements import PROCESS, parse_requirements, with_kind_defaults
+from synergon.model.record import READ_ERRORS
+from synergon.model.requirements import PROCESS, UNREADABLE_REQUIREMENTS, parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
@@ -44,7 +45,7 @@ from synergon.node.claims.ledger import Ledger
 from synergon.node.processes.child_attempts import ChildAttempts
 from synergon.node.processes.executors import Executor
 from synergon.node.signals import Signals
-from synergon.options.options import NO_TIMEOUT, Overrides, RunsIn
+from synergon.options.overrides import NO_TIMEOUT, Overrides, RunsIn
 from synergon.providers.server import Server
 from synergon.stores.contention import Contention, RolledBack
 from synergon.task import AnyTask
@@ -192,23 +193,35 @@ class Runner:
     def _prepare(self, claim: Claim) -> Attempt:
         attempt = Attempt(claim, self._kinds[claim.kind])
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
-        if claim.requirements:  # the claim has used these requirements
-            said, task_type = parse_requirements(claim.requirements), attempt.task_type
-            attempt.cost = with_kind_defaults(said, task_type.weight, is_isolable=task_type.is_isolable).cost
-            attempt.is_suspect = said.is_suspect
         if attempt.task_type.is_limited:
             self._assign_key(attempt)
+        if claim.requirements:
+            self._apply_requirements(attempt)
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)
-            except (msgspec.MsgspecError, ValueError) as error:  # the other tasks of the claim can run
+            except (*READ_ERRORS, SynergonError) as error:  # the other tasks of the claim can run
                 attempt.misfit = PayloadError(f"the options of task {claim.kind!r} cannot be read: {error}")
+        if claim.claim_no >= LAST_CLAIM_NO:
+            attempt.is_unreadable = True
+            attempt.misfit = PayloadError(f"the claim number of task {claim.kind!r} cannot grow any more")
         if claim.protected_for:
             attempt.protected_until = self._clock.monotonic() + claim.protected_for / 1_000_000
         if attempt.is_suspect and PROCESS in attempt.cost:
             attempt.is_isolated = attempt.runs_in != "process"
             attempt.runs_in = "process"
         return attempt
+
+    @staticmethod
+    def _apply_requirements(attempt: Attempt) -> None:
+        """Use the requirements that the claim has used. A task whose requirements are unreadable is claimed to be
+        ended."""
+        parsed, task_type = parse_requirements(attempt.claim.requirements), attempt.task_type
+        attempt.cost = with_kind_defaults(parsed, task_type.weight, is_isolable=task_type.is_isolable).cost
+        attempt.is_suspect = parsed.is_suspect
+        if parsed is UNREADABLE_REQUIREMENTS:
+            attempt.is_unreadable = True
+            attempt.misfit = PayloadError(f"the requirements of task {attempt.claim.kind!r} cannot be read")
 
     def _assign_key(self, attempt: Attempt) -> None:
         claim, task_type = attempt.claim, attempt.task_type

@@ -12,7 +12,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import NewTask
-from synergon.stores.typed_rows import field_names, row_reader
+from synergon.stores.typed_rows import field_names, read_row
 
 Tally = dict[State, int]
 """How many tasks of one queue and kind are in each state."""
@@ -83,10 +83,10 @@ def values_of(columns: Sequence[str]) -> Callable[[Row], tuple[Any, ...]]:
     return attrgetter(*(column if column in own else f"task.{column}" for column in columns))
 
 
-_record_values: Final = values_of(field_names(TaskRecord))
-_read_record: Final[Callable[[Sequence[Any]], TaskRecord]] = row_reader(TaskRecord, field_names(TaskRecord))
+_RECORD_COLUMNS: Final = field_names(TaskRecord)
+_record_values: Final = values_of(_RECORD_COLUMNS)
 
 
 def record_of(row: Row) -> TaskRecord:
-    """The row as a record for users. Later changes of the row do not change the record."""
-    return _read_record(_record_values(row))
+    """The row as users see it; shares nothing with it that could change."""
+    return read_row(TaskRecord, _RECORD_COLUMNS, _record_values(row))

@@ -12,7 +12,7 @@ since, its events may have been pruned before they were read. The reader then ra
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.stores.final_events import BEGINNING, GREATEST, NOW, NUMBER, Floor, Position, numbers_of, unreadable
 from synergon.stores.postgres.session import Session
-from synergon.stores.typed_rows import field_names, row_reader
+from synergon.stores.typed_rows import field_names, read_row
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -157,12 +157,11 @@ class SnapshotFinalEvents:
 
 
 _EVENT_COLUMNS: Final = field_names(Event)
-_read_event: Final[Callable[[Sequence[Any]], Event]] = row_reader(Event, _EVENT_COLUMNS)
 
 
 def event_of(row: Any, cursor: str) -> Event:
-    """The event of a row of the history, with this cursor."""
-    return replace(_read_event(row[: len(_EVENT_COLUMNS)]), cursor=cursor)
+    """A row of the history as an event."""
+    return replace(read_row(Event, _EVENT_COLUMNS, row[: len(_EVENT_COLUMNS)]), cursor=cursor)
 
 
 async def _snapshot(session: Session) -> Snapshot:

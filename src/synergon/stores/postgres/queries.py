@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from synergon.model.lifecycle import FINAL, LIVE, State
-from synergon.model.nodes import NodeRecord, ProcessIdentity
+from synergon.model.nodes import NodeRecord
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.stores import columns
 from synergon.stores.postgres.session import Session
+from synergon.stores.rows import NodeCount, QueueRow, TaskCount
 from synergon.stores.typed_rows import read_rows
+from synergon.stores.unreadable import UnreadableRows
 
 AFTER_ALL: Final = 2**63 - 1
 """No task has a greater id."""
 
 
-async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:
+async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery, unreadable: UnreadableRows) -> TaskPage:
     """One page of the matching tasks, newest id first, from both tables of tasks."""
     states = query.states if query.states is not None else frozenset(State)
-    records: list[TaskRecord] = []
+    rows: list[Any] = []
     live, final = states & LIVE, states & FINAL
     if live:
-        records += await _newest_live(connection, sql, query, live)
+        rows += await _newest_live(connection, sql, query, live)
     if final:
-        records += await _newest(connection, sql["final_records"], query, final if final != FINAL else None)
+        rows += await _newest(connection, sql["final_records"], query, final if final != FINAL else None)
+    records = read_rows(TaskRecord, tuple(rows[0].keys()), rows, unreadable) if rows else []
     records.sort(key=lambda record: -record.id)
     page = records[: query.limit]
     return TaskPage(tasks=tuple(page), next=page[-1].id if len(records) > query.limit else None)
@@ -34,7 +35,7 @@ async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) 
 
 async def _newest_live(
     connection: Any, sql: Mapping[str, str], query: TaskQuery, states: frozenset[State]
-) -> list[TaskRecord]:
+) -> list[Any]:
     if states == LIVE:
         return await _newest(connection, sql["live_records"], query, None)
     # The newest rows first, which the primary key finds: a full page of them is the answer.
@@ -42,9 +43,10 @@ async def _newest_live(
     return recent if len(recent) > query.limit else await _newest(connection, sql["live_records"], query, states)
 
 
-async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[TaskRecord]:
+async def _newest(connection: Any, table: str, query: TaskQuery, states: frozenset[State] | None) -> list[Any]:
     sql, values = page_of(table, query, states)
-    return read_rows(TaskRecord, await connection.fetch(sql, *values))
+    rows: list[Any] = await connection.fetch(sql, *values)
+    return rows
 
 
 def page_of(table: str, query: TaskQuery, states: frozenset[State] | None) -> tuple[str, list[Any]]:
@@ -71,7 +73,7 @@ def page_of(table: str, query: TaskQuery, states: frozenset[State] | None) -> tu
 
 async def counts(session: Session) -> dict[tuple[str, str, State], int]:
     """Exact numbers of tasks by queue, kind and state."""
-    return {(queue, kind, State(state)): number for queue, kind, state, number in await session.rows("counts")}
+    return {(row.queue, row.kind, row.state): row.count for row in await session.typed(TaskCount, "counts")}
 
 
 async def queues(session: Session) -> list[QueueRecord]:
@@ -81,28 +83,16 @@ async def queues(session: Session) -> list[QueueRecord]:
         numbers = by_queue.setdefault(queue, {})
         numbers[state] = numbers.get(state, 0) + number
     return [
-        QueueRecord(name=name, paused_at=paused_at, counts=by_queue.get(name, {}))
-        for name, paused_at in await session.rows("queues")
+        QueueRecord(name=row.name, paused_at=row.paused_at, counts=by_queue.get(row.name, {}))
+        for row in await session.typed(QueueRow, "queues")
     ]
 
 
 async def nodes(session: Session) -> list[NodeRecord]:
-    """All registered nodes, including dead ones that are not reaped yet."""
-    return [
-        NodeRecord(
-            id=row["id"],
-            name=row["name"],
-            process=msgspec.json.decode(row["process"], type=ProcessIdentity),
-            kinds=tuple(row["kinds"]),
-            queues=tuple(row["queues"]) if row["queues"] is not None else None,
-            concurrency=row["concurrency"],
-            version=row["version"],
-            address=row["address"],
-            registered_at=row["registered_at"],
-            lease_remaining=row["lease_remaining"],
-            cordoned_at=row["cordoned_at"],
-            published=msgspec.Raw(row["published"].encode()),
-            published_ago=row["published_ago"],
-        )
-        for row in await session.rows("nodes")
-    ]
+    """All registered nodes that can be read."""
+    return await session.typed(NodeRecord, "nodes")
+
+
+async def running_by_node(session: Session) -> dict[str, int]:
+    """The number of running tasks of each node."""
+    return {row.node_id: row.count for row in await session.typed(NodeCount, "running_by_node")}

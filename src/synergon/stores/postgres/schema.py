@@ -11,6 +11,7 @@ from typing import Any, Final
 import asyncpg
 
 from synergon.errors import SchemaError
+from synergon.stores.base import read_version
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import FIX_PATH, ISOLATION, connect, disconnect
 from synergon.stores.postgres.errors import translated
@@ -94,7 +95,7 @@ async def _migrate(connection: asyncpg.Connection[Any], address: Address) -> Non
             f"SELECT value FROM {schema}.meta WHERE name = 'schema_version' FOR UPDATE", timeout=MIGRATION_SECONDS
         )
         await _check_profile(connection, address)  # another node may have chosen it meanwhile
-        version, scripts = int(value), address.profile.scripts(schema)
+        version, scripts = read_version(value, f"schema {schema}"), address.profile.scripts(schema)
         if version > len(scripts):
             raise _newer(schema, version, len(scripts))
         for script in scripts[version:]:
@@ -152,7 +153,7 @@ async def version_of(connection: Any, schema: str) -> int | None:
             value = await connection.fetchval(f"SELECT value FROM {schema}.meta WHERE name = 'schema_version'")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return None
-    return int(value) if value is not None else None
+    return read_version(value, f"schema {schema}") if value is not None else None
 
 
 async def version_at(address: Address) -> int | None:

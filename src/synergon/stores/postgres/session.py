@@ -19,6 +19,7 @@ from synergon.stores.postgres.server_rows import ServerRows
 from synergon.stores.postgres.task_rows import TaskRows
 from synergon.stores.postgres.transaction import Transaction
 from synergon.stores.session import Part
+from synergon.stores.unreadable import UnreadableRows
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
@@ -41,9 +42,16 @@ class Session(Transaction):
     ready = Part[port.ReadyRows](ReadyRows)
 
     def __init__(
-        self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int, *, is_callers: bool = False
+        self,
+        connection: Any,
+        profile: Profile,
+        sql: Mapping[str, str],
+        shard: int,
+        unreadable: UnreadableRows | None = None,
+        *,
+        is_callers: bool = False,
     ) -> None:
-        super().__init__(connection, profile, sql, shard, is_callers=is_callers)
+        super().__init__(connection, profile, sql, shard, unreadable, is_callers=is_callers)
         self._now: int | None = None
 
     async def read_clock(self) -> int:

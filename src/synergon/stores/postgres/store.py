@@ -147,7 +147,7 @@ class PostgresStore(BaseStore):
             return await work(session, *arguments)
 
     def _session(self, connection: Any) -> Session:
-        return Session(connection, self._profile, self._sql, self._shard)
+        return Session(connection, self._profile, self._sql, self._shard, self.unreadable)
 
     async def now(self) -> int:
         """The store's clock."""
@@ -302,7 +302,7 @@ class PostgresStore(BaseStore):
 
     async def running_by_node(self) -> dict[str, int]:
         """The number of running tasks by node id."""
-        return dict(await self._statement(lambda session: session.rows("running_by_node")))
+        return await self._statement(queries.running_by_node)
 
     # ------------------------------------------------------------ queries
 
@@ -310,7 +310,7 @@ class PostgresStore(BaseStore):
         """One page of the matching tasks, newest id first."""
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
-            return await queries.list_tasks(connection, self._sql, query)
+            return await queries.list_tasks(connection, self._sql, query, self.unreadable)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from synergon.model.lifecycle import State
 from synergon.stores.rows import KeyQueueLimit, ServerHealth, ServerName, SharedLimits
 from synergon.stores.session import Touched
-from synergon.stores.typed_rows import Row, field_names, row_reader
+from synergon.stores.typed_rows import Row, field_names, read_rows
+from synergon.stores.unreadable import UnreadableRows
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
@@ -40,11 +41,20 @@ class Transaction:
         "server_health",
         "shard",
         "touched",
+        "unreadable",
     )
 
     def __init__(
-        self, connection: Any, profile: Profile, sql: Mapping[str, str], shard: int, *, is_callers: bool = False
+        self,
+        connection: Any,
+        profile: Profile,
+        sql: Mapping[str, str],
+        shard: int,
+        unreadable: UnreadableRows | None = None,
+        *,
+        is_callers: bool = False,
     ) -> None:
+        self.unreadable = unreadable or UnreadableRows()
         self.profile = profile
         self.is_callers = is_callers
         """Whether this is a caller's own transaction. It may last long, so it must not lock rows that other
@@ -83,8 +93,7 @@ class Transaction:
             return []
         # Rows of a caller's driver have no column names; only those of our own connections can be checked.
         columns = field_names(row_type) if self.is_callers else tuple(rows[0].keys())
-        read = row_reader(row_type, columns)
-        return [read(row) for row in rows]
+        return read_rows(row_type, columns, rows, self.unreadable)
 
     async def ids(self, name: str, *parameters: Any) -> list[int]:
         """The values of the only column of the named statement."""

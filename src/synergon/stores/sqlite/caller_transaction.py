@@ -12,7 +12,7 @@ from synergon.stores.rules.insert import insert
 from synergon.stores.session import drive
 from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import SQL
+from synergon.stores.sqlite.transaction import SQL, escaped_text
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -20,7 +20,7 @@ def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[
     transaction if the connection is not in autocommit mode and has none; the caller commits it."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
-    text_factory, connection.text_factory = connection.text_factory, str  # read text as str, as the caller may not
+    text_factory, connection.text_factory = connection.text_factory, escaped_text  # the caller may read bytes
     try:
         return _insert_on(connection, path, tasks)
     finally:

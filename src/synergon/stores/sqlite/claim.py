@@ -13,18 +13,17 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
-from synergon.model.claims import Claim, ClaimRequest, Claims
+from synergon.model.claims import LAST_ATTEMPT, LAST_CLAIM_NO, Claim, ClaimRequest, Claims
 from synergon.stores.columns import CLAIM_COLUMNS
 from synergon.stores.rules import claim as rule
 from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.transaction import Transaction, as_json
-from synergon.stores.typed_rows import decode_tags
+from synergon.stores.typed_rows import field_names, read_rows
 
 CLAIM_NO: Final = CLAIM_COLUMNS.index("claim_no")
 KIND: Final = CLAIM_COLUMNS.index("kind")
 ATTEMPTS: Final = CLAIM_COLUMNS.index("attempts")
-TAGS: Final = CLAIM_COLUMNS.index("tags")
 PRIORITY: Final = -1
 
 Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
@@ -38,7 +37,8 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
         return rule.rejected(request.node_id, is_cordoned=is_cordoned)
     if not _is_plain(request, groups):
         return await rule.claim(session, request, groups)
-    return Claims(_claim(row, session.now) for row in _take_plain(session, request, groups))
+    rows = [_claimed(row, session.now) for row in _take_plain(session, request, groups)]
+    return Claims(read_rows(Claim, field_names(Claim), rows, session.unreadable))
 
 
 def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
@@ -80,11 +80,10 @@ def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
     return lists[0][:limit] if len(lists) == 1 else list(islice(merge(*lists, key=order), limit))
 
 
-def _claim(row: tuple[Any, ...], now: int) -> Claim:
-    """The claim of a row that was read before it was marked as running."""
+def _claimed(row: tuple[Any, ...], now: int) -> list[Any]:
+    """The columns of a claim, from a row that was read before it was marked."""
     *values, protected_until, _ = row
-    values[CLAIM_NO] += 1
-    values[ATTEMPTS] += 1
-    values[TAGS] = decode_tags(values[TAGS])
+    values[CLAIM_NO] = min(values[CLAIM_NO], LAST_CLAIM_NO - 1) + 1
+    values[ATTEMPTS] = min(values[ATTEMPTS], LAST_ATTEMPT - 1) + 1
     protected_for = 0 if protected_until is None else max(protected_until - now, 0)
-    return Claim(*(*values, None, None, protected_for))
+    return [*values, None, None, protected_for]

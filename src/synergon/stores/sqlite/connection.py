@@ -21,7 +21,8 @@ FIRST_RETRY_SECONDS: Final = 0.0005
 LAST_RETRY_SECONDS: Final = 0.02
 """The pauses between attempts to get a lock grow from FIRST_RETRY_SECONDS to LAST_RETRY_SECONDS."""
 
-OLDEST_SQLITE: Final = (3, 35, 0)
+OLDEST_SQLITE: Final = (3, 37, 0)
+"""The first one with STRICT tables, which refuse values of a wrong type."""
 
 _TRANSIENT: Final = {
     sqlite3.SQLITE_BUSY: "is locked by another writer",
@@ -56,7 +57,7 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
     A statement waits up to `lock_wait_seconds` for a lock. Callers that use `retry_while_locked` pass 0.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.35 or newer")
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.37 or newer")
     if not path.absolute().parent.is_dir():
         raise StoreError(f"the folder {path.absolute().parent} does not exist; create it, or name another file")
     reject_folder(path)
@@ -122,6 +123,11 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreError(f"{path} is not a SQLite database; name another file")
     error_class = DataRejected if isinstance(error, _DATA_ERRORS) else StoreError
     return error_class(f"the database {path} rejected a statement: {error}")
+
+
+def is_undecodable(error: Exception) -> bool:
+    """Whether a row has a text that is not UTF-8. Python's own driver says so, and gives no code."""
+    return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def primary_code(error: Exception) -> int | None:

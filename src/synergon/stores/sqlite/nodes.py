@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 import msgspec
 
 from synergon.model.nodes import NewNode, NodeRecord, ProcessIdentity
-from synergon.model.record import to_datetime
+from synergon.model.record import Record
 from synergon.stores.sqlite.transaction import Transaction, lease_remaining, steady_now
 
 
@@ -47,41 +47,45 @@ def renew(transaction: Transaction, node_id: str, lease: int, published: bytes |
     return renewed == 1
 
 
+class NodeRow(Record, frozen=True, kw_only=True):
+    """The row of a node."""
+
+    id: str
+    name: str
+    process: ProcessIdentity
+    boot_id: str
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    concurrency: int
+    version: str
+    address: str | None
+    registered_at: datetime
+    leased_until: int
+    lease: int
+    cordoned_at: datetime | None
+    published: msgspec.Raw
+    published_at: int
+
+    @property
+    def record(self) -> NodeRecord:
+        """The node as users see it."""
+        return NodeRecord(
+            id=self.id,
+            name=self.name,
+            process=self.process,
+            kinds=self.kinds,
+            queues=self.queues,
+            concurrency=self.concurrency,
+            version=self.version,
+            address=self.address,
+            registered_at=self.registered_at,
+            lease_remaining=lease_remaining(self.leased_until, self.lease, self.boot_id) / 1_000_000,
+            cordoned_at=self.cordoned_at,
+            published=self.published,
+            published_ago=max(steady_now() - self.published_at, 0) / 1_000_000,
+        )
+
+
 def nodes(transaction: Transaction) -> list[NodeRecord]:
-    """All registered nodes, including dead ones that are not reaped yet."""
-    return [_record(*row) for row in transaction.rows("nodes")]
-
-
-def _record(
-    node_id: str,
-    name: str,
-    process: bytes,
-    boot_id: str,
-    kinds: bytes,
-    queues: bytes,
-    concurrency: int,
-    version: str,
-    address: str | None,
-    registered_at: int,
-    leased_until: int,
-    lease: int,
-    cordoned_at: int | None,
-    published: bytes,
-    published_at: int,
-) -> NodeRecord:
-    decode: Any = msgspec.json.decode
-    return NodeRecord(
-        id=node_id,
-        name=name,
-        process=decode(process, type=ProcessIdentity),
-        kinds=decode(kinds, type=tuple[str, ...]),
-        queues=decode(queues, type=tuple[str, ...] | None),
-        concurrency=concurrency,
-        version=version,
-        address=address,
-        registered_at=to_datetime(registered_at),
-        lease_remaining=lease_remaining(leased_until, lease, boot_id) / 1_000_000,
-        cordoned_at=to_datetime(cordoned_at) if cordoned_at is not None else None,
-        published=msgspec.Raw(published),
-        published_ago=max(steady_now() - published_at, 0) / 1_000_000,
-    )
+    """All registered nodes that can be read."""
+    return [row.record for row in transaction.typed(NodeRow, "nodes")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from synergon.model.lifecycle import FINAL, LIVE, State
-from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.stores.columns import conditions
+from synergon.stores.rows import NodeCount, QueueRow, TaskCount
 from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 
 LIVE_RECORDS: Final = SQL["live_records"]
@@ -38,7 +38,9 @@ def _newest(
             filters.append(("state <> 'succeeded' AND 1 = ?", 1))
     filters += [(condition.format("?"), value) for condition, value in conditions(query)]
     if query.tag is not None:
-        filters.append(("tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)", query.tag))
+        # Tags that are not JSON would make the statement fail.
+        tags = "json_each(iif(json_valid(tags), tags, '[]'))"
+        filters.append((f"tags IS NOT NULL AND EXISTS (SELECT 1 FROM {tags} WHERE value = ?)", query.tag))
     if query.before is not None:
         filters.append(("id < ?", query.before))
     where = f" WHERE {' AND '.join(text for text, _ in filters)}" if filters else ""
@@ -49,7 +51,7 @@ def _newest(
 
 def counts(transaction: Transaction) -> dict[tuple[str, str, State], int]:
     """Exact numbers of tasks by queue, kind and state."""
-    return {(queue, kind, State(state)): number for queue, kind, state, number in transaction.rows("counts")}
+    return {(row.queue, row.kind, row.state): row.count for row in transaction.typed(TaskCount, "counts")}
 
 
 def queues(transaction: Transaction) -> list[QueueRecord]:
@@ -59,10 +61,11 @@ def queues(transaction: Transaction) -> list[QueueRecord]:
         numbers = by_queue.setdefault(queue, {})
         numbers[state] = numbers.get(state, 0) + number
     return [
-        QueueRecord(name=name, paused_at=_moment(paused_at), counts=by_queue.get(name, {}))
-        for name, paused_at in transaction.rows("queues")
+        QueueRecord(name=row.name, paused_at=row.paused_at, counts=by_queue.get(row.name, {}))
+        for row in transaction.typed(QueueRow, "queues")
     ]
 
 
-def _moment(microseconds: int | None) -> Any:
-    return to_datetime(microseconds) if microseconds is not None else None
+def running_by_node(transaction: Transaction) -> dict[str, int]:
+    """The number of running tasks of each node."""
+    return {row.node_id: row.count for row in transaction.typed(NodeCount, "running_by_node")}

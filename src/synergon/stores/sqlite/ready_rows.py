@@ -199,8 +199,8 @@ class ReadyRows:
 def ready_groups(
     transaction: Transaction, kinds: Sequence[KindRequest], queues: frozenset[str] | None
 ) -> list[ReadyGroupName]:
-    """The ready groups of these kinds, in requested queues that are not paused. For commands, in every queue."""
-    paused = {name for (name,) in transaction.rows("paused_queues")}
+    """All ready groups of these kinds in requested queues that are not paused; for commands, in every queue."""
+    paused = {str(name) for (name,) in transaction.rows("paused_queues")}
     asked = kinds if len(kinds) == 1 else _with_tasks(transaction, {kind.kind: kind for kind in kinds})
     return [
         (kind.kind, queue, requirements)
@@ -218,7 +218,9 @@ def _with_tasks(transaction: Transaction, kinds: Mapping[str, KindRequest]) -> I
         (found,) = transaction.row("next_kind", names[number])
         if found is None:
             return
-        number = bisect_left(names, found, number)
+        asked, number = number, bisect_left(names, found, number)
         if number < len(names) and names[number] == found:
             yield kinds[found]
+            number += 1
+        elif number == asked:  # a kind that is not UTF-8, and so is sorted differently here than in the database
             number += 1

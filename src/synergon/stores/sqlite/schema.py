@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from synergon.errors import SchemaError, StoreError
+from synergon.stores.base import read_version
 from synergon.stores.sqlite.connection import connect, reject_folder, translate
 from synergon.stores.sqlite.transaction import Transaction
 
@@ -92,7 +93,7 @@ def _version(connection: sqlite3.Connection) -> int:
     if not columns >= {"name", "value"}:  # a table of another program
         return 0
     row = connection.execute("SELECT value FROM synergon_meta WHERE name = 'schema_version'").fetchone()
-    return int(row[0]) if row is not None else 0
+    return read_version(row[0], "the file") if row is not None else 0
 
 
 def version_at(path: Path) -> int | None:
@@ -125,4 +126,4 @@ def replace_secret(transaction: Transaction) -> None:
 def version_of(transaction: Transaction) -> int:
     """The schema version of the file."""
     rows = transaction.select("SELECT value FROM synergon_meta WHERE name = 'schema_version'", ())
-    return int(rows[0][0])
+    return read_version(rows[0][0], "the file")

@@ -63,9 +63,9 @@ class SqliteStore(BaseStore):
     async def open(self) -> None:
         """Connect, and create or migrate the tables."""
         schema.prepare(self.path)
-        writer = Writer(self.path, "writer")
+        writer = Writer(self.path, "writer", self.unreadable)
         try:
-            reader = Reader(self.path, "reader")
+            reader = Reader(self.path, "reader", self.unreadable)
         except BaseException:
             writer.connection.close()
             raise
@@ -218,7 +218,7 @@ class SqliteStore(BaseStore):
 
     async def running_by_node(self) -> dict[str, int]:
         """The number of running tasks by node id."""
-        return await self._read(lambda transaction: dict(transaction.rows("running_by_node")))
+        return await self._read(queries.running_by_node)
 
     # ------------------------------------------------------------ queries
 

@@ -27,6 +27,7 @@ from synergon.stores.session import drive
 from synergon.stores.sqlite.connection import connect, primary_code, translate
 from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
+from synergon.stores.sqlite.transaction import escaped_text
 
 LOCK_WAIT_SECONDS: Final = 10.0
 
@@ -98,6 +99,7 @@ class SqliteTaskTransaction:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
+                self.connection.text_factory = escaped_text
                 transaction = Session(self.connection, IssuedIds(self._path))
                 (verdict,) = drive(finish(transaction, [fenced]))
                 transaction.flush()

@@ -22,13 +22,15 @@ from synergon.errors import NotConnected, StoreUnavailable
 from synergon.stores.sqlite.connection import (
     LOCK_WAIT_SECONDS,
     connect,
+    is_undecodable,
     primary_code,
     retry_while_locked,
     translate,
 )
 from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import Transaction, escaped_text
+from synergon.stores.unreadable import UnreadableRows
 
 Result = TypeVar("Result")
 Work = Callable[[Transaction], Result]
@@ -65,8 +67,11 @@ class _Job(Generic[Result]):
 class DatabaseThread:
     """A thread that owns one connection and runs jobs on it in order."""
 
-    def __init__(self, path: Path, name: str, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
+    def __init__(
+        self, path: Path, name: str, unreadable: UnreadableRows, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS
+    ) -> None:
         self._path = path
+        self._unreadable = unreadable
         self._jobs: deque[_Job[Any]] = deque()
         self._wake = threading.Event()
         self._is_asleep = False
@@ -133,8 +138,18 @@ class DatabaseThread:
     def _attempt(self, job: _Job[Any], transaction: Transaction) -> None:
         try:
             job.result = job.work(transaction)
-        except Exception as error:  # noqa: BLE001  the caller gets it
+        except Exception as error:
+            if self._escapes_text_from_now_on(error):
+                raise _BadText from error
             self._fail([job], error)
+
+    def _escapes_text_from_now_on(self, error: Exception) -> bool:
+        """Whether a statement failed because a text in its rows is not UTF-8, and will not fail again. From then on the
+        connection escapes such text, which costs time with each text."""
+        if not is_undecodable(error) or self.connection.text_factory is escaped_text:
+            return False
+        self.connection.text_factory = escaped_text
+        return True
 
     def _fail(self, jobs: list[_Job[Any]], error: Exception) -> None:
         for job in jobs:
@@ -164,24 +179,33 @@ class Reader(DatabaseThread):
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:
             try:
-                self._undo()  # in case the last transaction could not be ended
-                self.connection.execute("BEGIN")
-                self._attempt(job, Session(self.connection, self._issued))
-                self._undo()
-            except sqlite3.Error as error:
-                self._fail([job], error)
+                self._read(job)
+            except _BadText:
+                self._read(job)
         self._deliver(jobs)
+
+    def _read(self, job: _Job[Any]) -> None:
+        try:
+            self._undo()  # in case the last transaction could not be ended
+            self.connection.execute("BEGIN")
+            self._attempt(job, Session(self.connection, self._issued, self._unreadable))
+            self._undo()
+        except sqlite3.Error as error:
+            self._fail([job], error)
 
 
 class Writer(DatabaseThread):
     """Writes in group commits."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name, lock_wait_seconds=0)  # `_begin` waits for the lock
+    def __init__(self, path: Path, name: str, unreadable: UnreadableRows) -> None:
+        super().__init__(path, name, unreadable, lock_wait_seconds=0)  # `_begin` waits for the lock
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:
             self._commit_together(jobs)
+        except _BadText:
+            self._undo()
+            self._one_by_one(jobs)
         except Exception as error:  # noqa: BLE001  SQLite's, or that of a value that cannot be handed to it
             self._undo()
             if len(jobs) == 1 or self._is_transient(error):
@@ -192,7 +216,7 @@ class Writer(DatabaseThread):
 
     def _commit_together(self, jobs: list[_Job[Any]]) -> None:
         self._begin()
-        transaction = Session(self.connection, self._issued)
+        transaction = Session(self.connection, self._issued, self._unreadable)
         before = transaction.changes
         for job in jobs:
             self._attempt(job, transaction)
@@ -244,6 +268,10 @@ class Writer(DatabaseThread):
 
     def _is_transient(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.Error) and isinstance(translate(error, self._path), StoreUnavailable)
+
+
+class _BadText(Exception):
+    """A text in the rows of a job is not UTF-8; the job can be repeated."""
 
 
 class _GroupFailed(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,8 @@ from synergon.stores.columns import Form
 from synergon.stores.session import Touched
 from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.statements import statements
-from synergon.stores.typed_rows import Row, row_reader
+from synergon.stores.typed_rows import Row, read_rows
+from synergon.stores.unreadable import BadText, UnreadableRows
 
 SQL = statements("sqlite")
 
@@ -44,8 +45,8 @@ def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
 
 _INSERTS: Final = tuple(map(_inserts, Form))
 
-_readers: Final[dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]]] = {}
-"""Functions that convert rows to structs, by type and statement. Cached, because reading a cursor's columns is slow."""
+_columns: Final[dict[str, tuple[str, ...]]] = {}
+"""The columns of statements, which are slow to read from a cursor."""
 
 
 class Transaction:
@@ -67,9 +68,13 @@ class Transaction:
         "_pending",
         "_steady",
         "touched",
+        "unreadable",
     )
 
-    def __init__(self, connection: sqlite3.Connection, issued: IssuedIds) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, issued: IssuedIds, unreadable: UnreadableRows | None = None
+    ) -> None:
+        self.unreadable = unreadable or UnreadableRows()
         self._connection = connection
         self._issued: IssuedIds | None = issued
         """None as soon as it was read."""
@@ -150,11 +155,10 @@ class Transaction:
     def typed_select(self, row_type: type[Row], sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Row]:
         """`typed` for the text of a statement that was composed of checked parts."""
         cursor = self._execute(sql, parameters)
-        read = _readers.get((row_type, sql))
-        if read is None:
-            columns = tuple(column[0] for column in cursor.description)
-            read = _readers[row_type, sql] = row_reader(row_type, columns)
-        return [read(row) for row in cursor]
+        columns = _columns.get(sql)
+        if columns is None:
+            columns = _columns[sql] = tuple(column[0] for column in cursor.description)
+        return read_rows(row_type, columns, cursor.fetchall(), self.unreadable, has_bad_text=self._has_bad_text)
 
     def ids(self, name: str, /, *parameters: Any, **named: Any) -> list[int]:
         """The values of the only column of the named statement."""
@@ -162,7 +166,8 @@ class Transaction:
 
     def row(self, name: str, /, *parameters: Any, **named: Any) -> Any:
         """The first row of the named statement, or None."""
-        return self._execute(SQL[name], parameters or named).fetchone()
+        row = self._execute(SQL[name], parameters or named).fetchone()
+        return row if row is None or not self._has_bad_text else _plain(row)
 
     def run(self, name: str, /, *parameters: Any, **named: Any) -> int:
         """Run the named statement. Returns how many rows it changed."""
@@ -180,13 +185,31 @@ class Transaction:
         return {name_: row[0] for name_, row in found.items() if row is not None}
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
-        """All rows of the text of a statement that was composed of checked parts."""
-        return self._execute(sql, parameters).fetchall()
+        """All rows of a statement that was composed of checked parts."""
+        rows = self._execute(sql, parameters).fetchall()
+        return rows if not self._has_bad_text else [_plain(row) for row in rows]
+
+    @property
+    def _has_bad_text(self) -> bool:
+        return self._connection.text_factory is escaped_text
 
     def _execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> sqlite3.Cursor:
         if self._new_queues:
             self._insert_tasks()
         return self._cursor.execute(sql, parameters)
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row in which text that is not UTF-8 is ordinary text, which equals no text in the database."""
+    return tuple(str(value) if isinstance(value, BadText) else value for value in row)
+
+
+def escaped_text(stored: bytes) -> str:
+    """The text factory of a connection that has met a text that is not UTF-8. SQLite stores any bytes as text."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return BadText(stored.decode(errors="backslashreplace"))
 
 
 def steady_now() -> int:

@@ -116,7 +116,7 @@ SELECT cordoned_at IS NOT NULL AS is_cordoned FROM {schema}.node WHERE id = $1 A
 -- ids are sorted, and each row finds its permits by binary search in the array: a join with the arrays would become a
 -- nested loop, because the planner does not know their length.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
     overdue = false, reserved_by = NULL, reserved_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
     provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),

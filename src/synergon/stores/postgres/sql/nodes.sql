@@ -17,7 +17,8 @@ WHERE id = $1
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
-SELECT node.*, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
+SELECT id, name, process, kinds, queues, concurrency, version, address, registered_at, cordoned_at,
+    published, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
     extract(epoch FROM now() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 
@@ -27,7 +28,7 @@ SELECT id FROM {schema}.node
 WHERE leased_until > now() AND $1::text = ANY (kinds) AND (queues IS NULL OR $2::text = ANY (queues))
 
 -- name: running_by_node
-SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
+SELECT node_id, count(*) AS count FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
 -- name: has_dead_nodes
 -- Whether there is a dead node, or a running task whose node has no row.

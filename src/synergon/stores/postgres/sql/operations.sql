@@ -61,9 +61,10 @@ SET LOCAL enable_seqscan = on
 SET LOCAL plan_cache_mode = auto
 
 -- name: counts
-SELECT queue, kind, state, count(*) FROM {schema}.task GROUP BY queue, kind, state
+SELECT queue, kind, state, count(*) AS count FROM {schema}.task GROUP BY queue, kind, state
 UNION ALL
-SELECT queue, kind, state, sum(count)::bigint FROM {schema}.tally GROUP BY queue, kind, state HAVING sum(count) <> 0
+SELECT queue, kind, state, sum(least(count, 1000000000000000))::bigint FROM {schema}.tally
+GROUP BY queue, kind, state HAVING sum(count) <> 0
 
 -- name: live_records
 -- The code appends the conditions.

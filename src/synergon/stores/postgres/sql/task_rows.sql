@@ -27,7 +27,7 @@ FROM ended
 INSERT INTO {schema}.tally (queue, kind, state, shard, count)
 SELECT queue, kind, state, $5, count FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
     AS new (queue, kind, state, count)
-ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
+ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = least(tally.count, 1000000000000000) + excluded.count
 
 -- name: release
 -- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
@@ -46,7 +46,7 @@ RETURNING state
 
 -- name: charge
 UPDATE {schema}.task
-SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = crashes + $4
+SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = least(crashes, 2147483646) + $4
 WHERE id = $1 AND state || '' = 'running'
 
 -- name: suspect

@@ -123,6 +123,7 @@ RETURNING state
 -- from waiting for each other. A statement may see a task that was stored after the statement's time, so `started_at`
 -- is never before `enqueued_at`. Here and below, where rows are named by id, `state || ''` keeps the planner from
 -- scanning a partial index of all rows in that state when its statistics say that there are few.
+-- A number at its end stays there (LAST_CLAIM_NO, LAST_ATTEMPT): it must not stop other claims.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
@@ -161,7 +162,7 @@ lease AS MATERIALIZED (
 ),
 claimed AS (
     UPDATE {schema}.task
-    SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+    SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
         started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
         AND EXISTS (SELECT 1 FROM lease WHERE is_open)
@@ -176,7 +177,7 @@ FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 -- half as many nodes. Returns nothing if the lease has ended, the node is cordoned, or ready tasks have requirements of
 -- their own; `claim` reports which.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT found.id
@@ -211,7 +212,7 @@ RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS
 -- counting, which saves a seventh of the time. Returns nothing if the lease has ended, the node is cordoned, or ready
 -- tasks have requirements of their own; `claim` reports which.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT found.id
@@ -273,7 +274,7 @@ counted AS (
     INSERT INTO {schema}.tally (queue, kind, state, shard, count)
     SELECT queue, kind, 'succeeded', $4, count(*) FROM moved
     GROUP BY queue, kind ORDER BY queue COLLATE "C", kind COLLATE "C"
-    ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = tally.count + excluded.count
+    ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = least(tally.count, 1000000000000000) + excluded.count
 )
 SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 

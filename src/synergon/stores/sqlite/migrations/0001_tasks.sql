@@ -1,6 +1,8 @@
+-- STRICT tables refuse values of a wrong type, whichever program writes them.
+
 -- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE synergon_task (
-    id               INTEGER PRIMARY KEY,
+    id               INTEGER PRIMARY KEY CHECK (id > 0),
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
     -- The check does not use IN: SQLite would build a temporary table for the list in every statement that writes a
@@ -50,7 +52,7 @@ CREATE TABLE synergon_task (
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
-);
+) STRICT;
 -- Ready groups are contiguous in this index: a group that a node cannot run is skipped in one step.
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, id) WHERE state = 'ready';
 CREATE INDEX synergon_task_due ON synergon_task (run_at, kind, queue) WHERE state = 'scheduled';
@@ -74,7 +76,7 @@ CREATE INDEX synergon_task_after ON synergon_task (after_group, kind, queue) WHE
 
 -- The history: final tasks.
 CREATE TABLE synergon_history (
-    id               INTEGER PRIMARY KEY,
+    id               INTEGER PRIMARY KEY CHECK (id > 0),
     kind             TEXT    NOT NULL,
     queue            TEXT    NOT NULL,
     state            TEXT    NOT NULL CHECK (state = 'succeeded' OR state = 'failed' OR state = 'cancelled'),
@@ -83,7 +85,7 @@ CREATE TABLE synergon_history (
     run_at           INTEGER NOT NULL,
     limit_key        TEXT,
     group_id         INTEGER,
-    is_command       INTEGER NOT NULL,
+    is_command       INTEGER NOT NULL CHECK (is_command IN (0, 1)),
     target           TEXT,
     provider         TEXT,
     payload          BLOB    NOT NULL,
@@ -101,7 +103,8 @@ CREATE TABLE synergon_history (
     overdue          INTEGER NOT NULL,
     enqueued_at      INTEGER NOT NULL,
     started_at       INTEGER,
-    finished_at      INTEGER NOT NULL,
+    -- The order of final events: no reader may find an end that it can never pass.
+    finished_at      INTEGER NOT NULL CHECK (finished_at BETWEEN 0 AND 253402300799999999),
     expires_at       INTEGER,
     overrides        BLOB,
     tags             TEXT,
@@ -110,7 +113,7 @@ CREATE TABLE synergon_history (
     progress         BLOB,
     errors           BLOB,
     requirements           TEXT    NOT NULL
-);
+) STRICT;
 CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
@@ -122,12 +125,12 @@ CREATE TABLE synergon_tally (
     state TEXT    NOT NULL,
     count INTEGER NOT NULL CHECK (count >= 0),
     PRIMARY KEY (queue, kind, state)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE synergon_queue (
     name      TEXT PRIMARY KEY,
     paused_at INTEGER
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- Limits. `declared` is the last declaration as JSON; declaring the same again changes nothing.
 CREATE TABLE synergon_limit (
@@ -137,7 +140,7 @@ CREATE TABLE synergon_limit (
     every    INTEGER CHECK (every > 0),
     burst    INTEGER CHECK (burst > 0),
     CHECK ((every IS NULL) = (burst IS NULL))
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- Rates of key queues: `next_at` is the moment from which the next start is within the rate. A moment in the past means
 -- the same as no row.
@@ -146,7 +149,7 @@ CREATE TABLE synergon_rate (
     limit_key TEXT    NOT NULL,
     next_at   INTEGER NOT NULL,
     PRIMARY KEY (kind, limit_key)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
 
 CREATE TABLE synergon_provider (
@@ -155,7 +158,7 @@ CREATE TABLE synergon_provider (
     backoff_after INTEGER CHECK (backoff_after > 0),
     backoff_first INTEGER NOT NULL CHECK (backoff_first >= 0),
     backoff_cap   INTEGER NOT NULL CHECK (backoff_cap >= 0)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE synergon_server (
     provider      TEXT    NOT NULL,
@@ -165,7 +168,7 @@ CREATE TABLE synergon_server (
     backoffs         INTEGER NOT NULL DEFAULT 0 CHECK (backoffs >= 0),    -- back-offs since the last success
     backs_off_until INTEGER,
     PRIMARY KEY (provider, address)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_server_backoff ON synergon_server (backs_off_until) WHERE backs_off_until IS NOT NULL;
 
 CREATE TABLE synergon_group (
@@ -174,7 +177,7 @@ CREATE TABLE synergon_group (
     created_at INTEGER NOT NULL,
     ended_at   INTEGER,
     then_id    INTEGER
-);
+) STRICT;
 CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
 
 -- The audit of operator actions. `node_id` is the node that carries out the action; NULL if the store does.
@@ -190,7 +193,7 @@ CREATE TABLE synergon_order (
     outcome    TEXT,
     CHECK ((done_at IS NULL) = (outcome IS NULL)),
     CHECK (done_at IS NOT NULL OR node_id IS NOT NULL)
-);
+) STRICT;
 CREATE INDEX synergon_order_open ON synergon_order (node_id, id) WHERE done_at IS NULL;
 
 CREATE TABLE synergon_node (
@@ -210,7 +213,7 @@ CREATE TABLE synergon_node (
     cordoned_at   INTEGER, -- cordoned: it may claim nothing
     published     BLOB    NOT NULL, -- the status of the node
     published_at  INTEGER NOT NULL  -- by the clock of leases
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- How far the history of each state and kind is pruned: when the last pruned task had ended.
 CREATE TABLE synergon_pruned (
@@ -218,15 +221,15 @@ CREATE TABLE synergon_pruned (
     kind   TEXT    NOT NULL,
     moment INTEGER NOT NULL,
     PRIMARY KEY (state, kind)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 -- One row: the last id that was assigned, and the latest moment that was written, by the store's clock (`clock`) and by
 -- the host's monotonic clock (`steady`).
 CREATE TABLE synergon_sequence (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
-    last_id INTEGER NOT NULL,
-    clock   INTEGER NOT NULL,
-    steady  INTEGER NOT NULL,
+    last_id INTEGER NOT NULL CHECK (last_id BETWEEN 0 AND 4611686018427387904),
+    clock   INTEGER NOT NULL CHECK (clock BETWEEN 0 AND 253402300799999999),
+    steady  INTEGER NOT NULL CHECK (steady >= 0),
     boot_id TEXT    NOT NULL
-);
+) STRICT;
 INSERT INTO synergon_sequence (one, last_id, clock, steady, boot_id) VALUES (1, 0, 0, 0, '');

@@ -72,8 +72,9 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at
     AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
 
 -- name: claim
+-- Here and in `take` a number at its end stays there (LAST_CLAIM_NO, LAST_ATTEMPT): it must not stop other claims.
 UPDATE synergon_task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = ?, started_at = ?, overdue = 0,
+SET state = 'running', claim_no = min(claim_no, 4611686018427387903) + 1, attempts = min(attempts, 2147483646) + 1, node_id = ?, started_at = ?, overdue = 0,
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
@@ -88,7 +89,7 @@ SELECT holds AS limits, provider, iif(slot IS NULL, NULL, server) AS server, slo
 -- name: take
 -- :taken is a list of [id, holds, provider, server, slot].
 UPDATE synergon_task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = :node_id, started_at = :now,
+SET state = 'running', claim_no = min(claim_no, 4611686018427387903) + 1, attempts = min(attempts, 2147483646) + 1, node_id = :node_id, started_at = :now,
     overdue = 0, reserved_by = NULL, reserved_until = NULL, holds = taken.holds,
     provider = coalesce(taken.provider, synergon_task.provider),
     server = coalesce(taken.server, synergon_task.server), slot = taken.slot

@@ -44,7 +44,7 @@ SELECT id, leased_until, lease, boot_id FROM synergon_node
 
 -- name: runners
 -- The nodes that run a kind and serve a queue, with their leases.
-SELECT id, is_stopping, leased_until, lease, boot_id FROM synergon_node
+SELECT id, leased_until, lease, boot_id FROM synergon_node
 WHERE CASE WHEN json_valid(CAST(kinds AS TEXT)) THEN EXISTS (
         SELECT 1 FROM json_each(CAST(kinds AS TEXT)) WHERE value = :kind
     ) END
@@ -61,7 +61,7 @@ SELECT id, name, process, boot_id, kinds, queues, concurrency, version, address,
 FROM synergon_node ORDER BY registered_at, id
 
 -- name: running_by_node
-SELECT node_id, count(*) FROM synergon_task WHERE state = 'running' GROUP BY node_id
+SELECT node_id, count(*) AS count FROM synergon_task WHERE state = 'running' GROUP BY node_id
 
 -- name: delete_idle_nodes
 DELETE FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))

@@ -32,7 +32,7 @@ SELECT name, paused_at FROM synergon_queue ORDER BY name
 SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL
 
 -- name: counts
-SELECT queue, kind, 'waiting', sum(count) FROM (
+SELECT queue, kind, 'waiting' AS state, sum(count) AS count FROM (
     SELECT queue, kind, count(*) AS count FROM synergon_task
     WHERE limit_key IS NOT NULL AND after_group IS NULL AND state = 'waiting' GROUP BY kind, queue
     UNION ALL

@@ -31,10 +31,10 @@ DELETE FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: tally
 INSERT INTO synergon_tally (queue, kind, state, count) VALUES (?, ?, ?, ?)
-ON CONFLICT (queue, kind, state) DO UPDATE SET count = count + excluded.count
+ON CONFLICT (queue, kind, state) DO UPDATE SET count = min(count, 1000000000000000) + excluded.count
 
 -- name: untally
-UPDATE synergon_tally SET count = count - ? WHERE queue = ? AND kind = ? AND state = ?
+UPDATE synergon_tally SET count = max(count - ?, 0) WHERE queue = ? AND kind = ? AND state = ?
 
 -- name: release
 -- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
@@ -48,7 +48,7 @@ WHERE id = :id AND state = 'running'
 
 -- name: charge
 UPDATE synergon_task
-SET attempts = max(attempts - ?, 0), crashes = crashes + ?, errors = coalesce(?, errors)
+SET attempts = max(attempts - ?, 0), crashes = min(crashes, 2147483646) + ?, errors = coalesce(?, errors)
 WHERE id = ? AND state = 'running'
 
 -- name: suspect

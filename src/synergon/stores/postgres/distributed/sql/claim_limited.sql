@@ -61,7 +61,7 @@ FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
 -- name: take
 -- With NOWAIT, a locked row raises an error at once instead of blocking the claim.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
     overdue = false, reserved_by = NULL, reserved_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
     provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),

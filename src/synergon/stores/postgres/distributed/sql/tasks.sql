@@ -58,7 +58,7 @@ FROM (SELECT 1) AS always LEFT JOIN picked ON true
 -- Claims those of the given tasks that are still ready, and checks again what the statement `candidates` has read. With
 -- NOWAIT, a locked row raises an error at once instead of blocking the claim.
 UPDATE {schema}.task
-SET state = 'running', claim_no = claim_no + 1, attempts = attempts + 1, node_id = $1,
+SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
     overdue = false, reserved_by = NULL, reserved_until = NULL
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(

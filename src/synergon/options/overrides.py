@@ -1,0 +1,34 @@
+"""Overrides: the options of a call that override those of its kind, as its row stores them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from synergon.policies import Retry
+
+RunsIn = Literal["loop", "thread", "process"]
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The options of a call that override those of its kind, stored with the task. In seconds; a timeout of -1 means
+    none."""
+
+    timeout: float | None = None
+    attempts: int | None = None
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.25
+    runs_in: RunsIn | None = None
+
+    @property
+    def retry(self) -> Retry | None:
+        """The retry policy of this call, if it has one of its own."""
+        if self.attempts is None:
+            return None
+        return Retry(attempts=self.attempts, first=self.first, factor=self.factor, cap=self.cap, jitter=self.jitter)
+
+
+NO_TIMEOUT: Final = -1.0
