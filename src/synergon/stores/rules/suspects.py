@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from synergon.model.outcomes import Crashed, Outcome, Retrying, Snoozed
 from synergon.model.requirements import suspect_text
+from synergon.policies import OWNER_DEATH_LIMIT
 from synergon.stores.rows import LiveTask
 from synergon.stores.session import Session
 
 
 async def note_owner_death(session: Session, task: LiveTask) -> int:
     """Make a running task whose node has died a suspect. Returns how many of its owners have died in a row."""
-    owner_deaths = task.owner_deaths + 1
+    owner_deaths = min(task.owner_deaths, OWNER_DEATH_LIMIT) + 1  # a damaged row may have any number
     await session.tasks.suspect(task.id, owner_deaths, suspect_text(task.requirements, is_suspect=True))
     return owner_deaths
 
