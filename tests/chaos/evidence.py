@@ -59,6 +59,15 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """An enqueue of a producer has returned these ids."""
+
+    pid: int
+    at: float
+    task_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fall:
     """A node's process was ended, by whomever."""
 

@@ -103,7 +103,9 @@ async def lock_file(arena: Arena, deed: Deed) -> None:
 
 def _server(arena: Arena) -> PostgresServer:
     assert isinstance(arena.database, PostgresDatabase)
-    return arena.database.server
+    server = arena.database.server
+    assert isinstance(server, PostgresServer)
+    return server
 
 
 # ------------------------------------------------------------ peers
