@@ -86,6 +86,8 @@ def report(arena: Arena, tormentor: Tormentor) -> list[str]:
         f"{len({(line.task_id, line.claim_no) for line in evidence.lines})} executions, deeds {dict(tormentor.deeds)}"
     )
     print(f"{arena.starts} nodes started, exits {dict(arena.exits)}, {len(evidence.pauses)} pauses, {arena.lies} lies")
+    longest = max((outage.seconds for outage in evidence.outages), default=0.0)
+    print(f"{len(evidence.outages)} outages, as made and as met by a probe, up to {longest:.1f} s")
     print(
         f"{len(waits)} executions cut off by the end of their node ran again after {waits[0]:.2f} to {waits[-1]:.2f} s"
     )

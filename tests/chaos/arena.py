@@ -19,9 +19,10 @@ import psutil
 from tests.chaos import journal
 from tests.chaos.databases import Database
 from tests.chaos.doors import Door
-from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
+from tests.chaos.evidence import SOON_SECONDS, Event, Evidence, Fall, Outage, Pause
+from tests.chaos.probe import Probe
 from tests.cluster.support import REPOSITORY, until
-from tests.support import free_port
+from tests.support import SOON, Pace, free_port
 
 from synergon import Engine
 
@@ -130,18 +131,24 @@ class Arena:
         self._replaces = replaces
         self._seen: set[int] = set()
         self._supervisor: asyncio.Task[None] | None = None
+        self._probes: list[Probe] = []
+        self._pace = Pace()
         self._environment = {journal.FOLDER_VARIABLE: str(folder)}
 
     async def __aenter__(self) -> Self:
         async with Engine(self.database.url) as engine:  # it makes the tables
             self.secret = await engine.store.secret()
         self.database.make_effects()
+        self._pace.__enter__()
+        self._probes = [Probe(ask) for ask in self.database.questions()]
         self._supervisor = asyncio.create_task(self._supervise())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._supervisor is not None
         self._supervisor.cancel()
+        self._pace.__exit__()
+        await self._end_probes()
         for program in [*self.nodes, *self.producers]:
             program.clear_up()
         for door in self.doors:
@@ -261,6 +268,7 @@ class Arena:
 
     def evidence(self) -> Evidence:
         """All that is known."""
+        self._pace.__exit__()
         return Evidence(
             lease_seconds=self.lease,
             accepted=journal.accepted(self.folder),
@@ -269,7 +277,8 @@ class Arena:
             effects=self.database.effects(),
             falls=self.falls,
             pauses=[*self.pauses, *journal.standstills(self.folder)],
-            outages=self.outages,
+            outages=[*self.outages, *(outage for probe in self._probes for outage in probe.outages)],
+            soon_seconds=max(SOON_SECONDS, self._pace.seconds(SOON)),
             strange_nodes=self._strange_nodes(),
         )
 
@@ -295,10 +304,15 @@ class Arena:
             assert last.exit_code == 0, last.log
         finally:
             last.clear_up()
+        await self._end_probes()
         assert self.database.unended() == 0
         assert not self.database.nodes()
         await until("all connections are closed", lambda: not self.database.connections())
         await until("all processes have ended", lambda: not self._processes())
+
+    async def _end_probes(self) -> None:
+        for probe in self._probes:
+            await asyncio.to_thread(probe.end)
 
     def _processes(self) -> list[psutil.Process]:
         """All that was started for this arena, also by those who are gone."""

@@ -6,9 +6,9 @@ import json
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -60,6 +60,10 @@ class Database(Protocol):
 
     def connections(self) -> list[str]:
         """What is connected, as far as the database knows; poolers keep theirs."""
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        """For each way to it a question that is answered if nodes are served there; otherwise it waits, or raises an
+        error of the driver."""
 
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
@@ -136,6 +140,14 @@ class SqliteDatabase:
 
     def connections(self) -> list[str]:
         return []
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        return [self._take_turn]
+
+    def _take_turn(self) -> None:
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -244,7 +256,9 @@ class PostgresDatabase:
         self.pooler = pooler
         self.schema = f"chaos_{next(_schemas)}"
         self.url = self._with_schema(self.server.url)
-        pooled = [f"{self._with_schema(pooler.url)}&pgbouncer=true"] if pooler is not None else []
+        # Cut off while it asks for TLS, the driver leaves an exception that nothing retrieves, and logs it.
+        through = "&pgbouncer=true&sslmode=disable"
+        pooled = [f"{self._with_schema(pooler.url)}{through}"] if pooler is not None else []
         self.urls: Sequence[str] = pooled if is_only_pooled else [self.url, *pooled]
 
     def _with_schema(self, url: str) -> str:
@@ -291,6 +305,15 @@ class PostgresDatabase:
                 POOLER_ROLE,
             )
         ]
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        urls = [self.server.url, *([self.pooler.url] if self.pooler is not None else [])]
+        return [partial(_ask_anything, url) for url in urls]
+
+
+def _ask_anything(url: str) -> None:
+    with psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
+        connection.execute("SELECT 1")
 
 
 def start_pooler(server: AdministeredServer, target: str, user: str) -> PgBouncer:

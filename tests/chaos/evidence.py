@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from synergon import Reason, State
+
+SOON_SECONDS: Final = 3.0
 
 
 class Event(StrEnum):
@@ -109,5 +111,7 @@ class Evidence:
     falls: Sequence[Fall] = ()
     pauses: Sequence[Pause] = ()
     outages: Sequence[Outage] = ()
+    soon_seconds: float = SOON_SECONDS
+    """How long an outcome may take to be written while the database is there; longer on a machine that is slow."""
     strange_nodes: Sequence[str] = ()
     """Rows of the node table whose process is not there."""
