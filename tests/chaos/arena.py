@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 import psutil
 from tests.chaos import journal
 from tests.chaos.databases import Database
-from tests.chaos.doors import Door
 from tests.chaos.evidence import SOON_SECONDS, Event, Evidence, Fall, Outage, Pause
+from tests.chaos.faulty_proxies import Door
 from tests.chaos.probe import Probe
 from tests.cluster.support import REPOSITORY, until
 from tests.support import SOON, Pace, free_port

@@ -11,7 +11,7 @@ from tests.chaos import journal
 from tests.chaos.arena import Arena
 from tests.chaos.auditor import audit
 from tests.chaos.databases import PostgresDatabase, SqliteDatabase
-from tests.chaos.doors import Manner
+from tests.chaos.faulty_proxies import Manner
 from tests.chaos.liars import Liar
 from tests.cluster.support import until
 
