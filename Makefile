@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 SEEDS  ?= 1000
 MINUTES ?= 10
+ROUNDS ?= 3
 BIN    := $(VENV)/bin
 RIVALS := build/rivals
 PYTHONS := python3.11 python3.12 python3.13 python3.14
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all-pythons long check format simulate chaos bench clean
+.PHONY: demo test test-all-pythons long check format simulate chaos failover bench clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
@@ -46,6 +47,9 @@ simulate: $(VENV)/.test  ## worlds full of faults: SEEDS=10000, or SEED=7 for ev
 
 chaos: $(VENV)/.test  ## real processes on real databases, hurt at random: MINUTES=10, SEED=7, STORE=postgres or sqlite
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
+failover: $(VENV)/.test  ## the PostgreSQL primary is lost under load: ROUNDS=3, SEED=7, FORM=direct or pgbouncer, LOSS=stop or silence
+	$(BIN)/python -m tests.chaos.failover --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(if $(LOSS),--loss $(LOSS))
 
 bench: $(VENV)/.bench $(RIVALS)/.installed  ## the figures, beside others: ONLY="postgres pgqueuer" for some of them
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_ARGS)

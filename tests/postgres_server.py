@@ -34,11 +34,11 @@ def server_url() -> str:
     return given if given is not None else _start_server()
 
 
-def started_from_wheel(folder: Path, without_it: str) -> EmbeddedServer:
+def started_from_wheel(folder: Path, without_it: str, port: int | None = None) -> EmbeddedServer:
     """A server that keeps its data there, until this process ends; the reason for which tests are skipped without it,
     where a missing service is no failure."""
     try:
-        return EmbeddedServer(folder)
+        return EmbeddedServer(folder, port)
     except ImportError:
         if os.environ.get("CI"):
             pytest.fail(without_it)

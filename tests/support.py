@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Final, cast
 
 from synergon import Engine, Handle, NodeRecord, State, TaskRecord
@@ -56,6 +58,16 @@ async def ended(handle: Handle[Any]) -> TaskRecord:
 def handle_engine(handle: Handle[Any]) -> Engine:
     """The engine that the handle came from."""
     return handle._engine
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on, and that the system gives to no connection by itself: a client that
+    calls again and again where nothing listens would be given that port some day, and would reach itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def a_row(node_id: str, *kinds: str, **otherwise: Any) -> NewNode:

@@ -18,8 +18,9 @@ from typing import Final
 
 from tests.chaos.arena import EXPECTED_EXITS, Arena
 from tests.chaos.auditor import audit, recoveries
-from tests.chaos.databases import Database, PostgresDatabase, SqliteDatabase
+from tests.chaos.databases import Database, PostgresDatabase, SqliteDatabase, postgres_server, start_pooler
 from tests.chaos.faults import Tormentor, faults_of, plan
+from tests.pgbouncer_server import MISSING, find_program
 
 PLACES: Final = 3
 LEASE_SECONDS: Final = 3.0
@@ -44,10 +45,11 @@ def main() -> int:
 async def run(store: str, seed: int, seconds: float, a_second: float) -> int:
     """One chaos; how many promises were broken."""
     folder = Path(tempfile.mkdtemp(prefix=f"synergon-chaos-{store}-"))
-    database: Database = PostgresDatabase() if store == "postgres" else SqliteDatabase(folder)
+    database: Database = postgres_database() if store == "postgres" else SqliteDatabase(folder)
     async with Arena(folder, database, lease=LEASE_SECONDS) as arena:
         await arena.start_nodes(PLACES)
-        arena.start_producer(seed, a_second=a_second)
+        for number in range(len(database.urls)):
+            arena.start_producer(seed + number, a_second=a_second / len(database.urls))
         tormentor = Tormentor(arena, lambda words: print(words, flush=True))
         names = list(faults_of(database))
         await tormentor.carry_out(plan(seed, names, seconds=seconds, places=PLACES, lease=LEASE_SECONDS))
@@ -56,9 +58,19 @@ async def run(store: str, seed: int, seconds: float, a_second: float) -> int:
         print(f"drained after {time.monotonic() - began:.1f} s")
         findings = report(arena, tormentor)
         await arena.check_that_all_end_in_order()
+        await arena.check_that_nothing_is_left()
     print(f"{store}, seed {seed}: {f'{len(findings)} promises broken' if findings else 'every promise was kept'}")
     print(f"logs: {folder}", flush=True)
     return len(findings)
+
+
+def postgres_database() -> PostgresDatabase:
+    """A server and, where it is installed, a PgBouncer before it, which some nodes and producers go through."""
+    if find_program() is None:
+        print(f"all connect to the server itself: {MISSING}")
+        return PostgresDatabase()
+    server = postgres_server()
+    return PostgresDatabase(server, start_pooler(server, f"host={server.folder}", server.folder.owner()))
 
 
 def report(arena: Arena, tormentor: Tormentor) -> list[str]:
@@ -73,7 +85,9 @@ def report(arena: Arena, tormentor: Tormentor) -> list[str]:
     print(
         f"{len({(line.task_id, line.claim_no) for line in evidence.lines})} executions, deeds {dict(tormentor.deeds)}"
     )
-    print(f"{arena.starts} nodes started, exits {dict(arena.exits)}, {len(evidence.pauses)} pauses")
+    print(f"{arena.starts} nodes started, exits {dict(arena.exits)}, {len(evidence.pauses)} pauses, {arena.lies} lies")
+    longest = max((outage.seconds for outage in evidence.outages), default=0.0)
+    print(f"{len(evidence.outages)} outages, as made and as met by a probe, up to {longest:.1f} s")
     print(
         f"{len(waits)} executions cut off by the end of their node ran again after {waits[0]:.2f} to {waits[-1]:.2f} s"
     )

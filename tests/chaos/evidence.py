@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from synergon import Reason, State
+
+SOON_SECONDS: Final = 3.0
 
 
 class Event(StrEnum):
@@ -60,6 +62,15 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """An enqueue of a producer has returned these ids."""
+
+    pid: int
+    at: float
+    task_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fall:
     """A node's process was ended, by whomever."""
 
@@ -101,5 +112,7 @@ class Evidence:
     falls: Sequence[Fall] = ()
     pauses: Sequence[Pause] = ()
     outages: Sequence[Outage] = ()
+    soon_seconds: float = SOON_SECONDS
+    """How long an outcome may take to be written while the database is there; longer on a machine that is slow."""
     strange_nodes: Sequence[str] = ()
     """Rows of the node table whose process is not there."""

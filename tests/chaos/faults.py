@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.arena import Arena
-from tests.chaos.databases import PostgresDatabase, PostgresServer, Shutdown, SqliteDatabase
+from tests.chaos.databases import Database, PostgresDatabase, PostgresServer, Shutdown, SqliteDatabase
 from tests.chaos.faulty_proxies import Manner
+from tests.chaos.liars import Liar
+from tests.cluster.strangers_support import stranger
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,17 @@ async def make_read_only(arena: Arena, deed: Deed) -> None:
             await asyncio.sleep(deed.seconds)
 
 
+async def kill_pooler(arena: Arena, deed: Deed) -> None:
+    """Those who go through it are cut off for a while."""
+    assert isinstance(arena.database, PostgresDatabase)
+    pooler = arena.database.pooler
+    assert pooler is not None
+    async with arena.outage():
+        await asyncio.to_thread(pooler.kill)
+        await asyncio.sleep(deed.seconds / 2)
+        await asyncio.to_thread(pooler.start)
+
+
 async def lock_file(arena: Arena, deed: Deed) -> None:
     database = arena.database
     assert isinstance(database, SqliteDatabase)
@@ -103,7 +116,9 @@ async def lock_file(arena: Arena, deed: Deed) -> None:
 
 def _server(arena: Arena) -> PostgresServer:
     assert isinstance(arena.database, PostgresDatabase)
-    return arena.database.server
+    server = arena.database.server
+    assert isinstance(server, PostgresServer)
+    return server
 
 
 # ------------------------------------------------------------ peers
@@ -121,8 +136,41 @@ def estrange_peer(manner: Manner) -> Fault:
     return estrange
 
 
+# ------------------------------------------------------------ strangers and liars
+
+
+def attack(name: str) -> Fault:
+    """Strangers do this to the node's own port for a while."""
+
+    async def attack(arena: Arena, deed: Deed) -> None:
+        with stranger(name, f"http://127.0.0.1:{arena.ports[deed.place]}"):
+            await asyncio.sleep(deed.seconds)
+
+    return attack
+
+
+async def tell_lies(arena: Arena, deed: Deed) -> None:
+    """A peer with the secret says what is not so, for a while."""
+    liar = Liar(arena, deed.place)
+    ends_at = time.monotonic() + deed.seconds
+    try:
+        while time.monotonic() < ends_at:
+            await liar.lie()
+            await asyncio.sleep(LIE_SECONDS)
+    finally:
+        await liar.close()
+
+
 # ------------------------------------------------------------ the plan
 
+LIE_SECONDS: Final = 0.05
+
+HOSTILE: Final[dict[str, Fault]] = {
+    "strangers send garbage": attack("garbage"),
+    "strangers leave connections half open": attack("half_open"),
+    "strangers forge messages": attack("forged"),
+    "a peer lies": tell_lies,
+}
 EVERYWHERE: Final[dict[str, Fault]] = {
     "kill a node": kill_node,
     "kill a node that nobody sees": kill_node_that_nobody_sees,
@@ -130,6 +178,7 @@ EVERYWHERE: Final[dict[str, Fault]] = {
     "stop a node in order": stop_node_in_order,
     "kill the producer": kill_producer,
     **{f"a peer {manner}": estrange_peer(manner) for manner in Manner if manner is not Manner.OPEN},
+    **HOSTILE,
 }
 ON_POSTGRES: Final[dict[str, Fault]] = {
     "restart PostgreSQL (fast)": restart_postgres("fast"),
@@ -137,12 +186,19 @@ ON_POSTGRES: Final[dict[str, Fault]] = {
     "cut all connections": cut_connections,
     "read-only": make_read_only,
 }
+BEHIND_PGBOUNCER: Final[dict[str, Fault]] = {"kill PgBouncer": kill_pooler}
 ON_SQLITE: Final[dict[str, Fault]] = {"lock the file": lock_file}
 
 
-def faults_of(database: object) -> dict[str, Fault]:
+def faults_of(database: Database) -> dict[str, Fault]:
     """What can be done to an arena with this database."""
-    return {**EVERYWHERE, **(ON_SQLITE if isinstance(database, SqliteDatabase) else ON_POSTGRES)}
+    match database:
+        case SqliteDatabase():
+            return {**EVERYWHERE, **ON_SQLITE}
+        case PostgresDatabase(pooler=None):
+            return {**EVERYWHERE, **ON_POSTGRES}
+        case _:
+            return {**EVERYWHERE, **ON_POSTGRES, **BEHIND_PGBOUNCER}
 
 
 def plan(seed: int, names: list[str], *, seconds: float, places: int, lease: float) -> Iterator[Deed]:
@@ -158,7 +214,8 @@ def plan(seed: int, names: list[str], *, seconds: float, places: int, lease: flo
 
 
 class Tormentor:
-    """Does the deeds of a plan, several at once if they take long; but one at a time to the database and to a node."""
+    """Does the deeds of a plan, several at once if they take long; but one at a time to the database, to a node and at
+    its port."""
 
     def __init__(self, arena: Arena, say: Callable[[str], None] = print) -> None:
         self.deeds: Counter[str] = Counter()
@@ -176,8 +233,9 @@ class Tormentor:
                 group.create_task(self._do(deed))
 
     async def _do(self, deed: Deed) -> None:
-        about_database = deed.name in ON_POSTGRES or deed.name in ON_SQLITE
-        async with self._locks.setdefault(None if about_database else deed.place, asyncio.Lock()):
+        about_database = deed.name not in EVERYWHERE
+        victim = None if about_database else (deed.place, deed.name in HOSTILE)
+        async with self._locks.setdefault(victim, asyncio.Lock()):
             if not about_database and self._arena.nodes[deed.place].exit_code is not None:
                 return
             self.deeds[deed.name] += 1

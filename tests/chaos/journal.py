@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.evidence import Event, Line, Pause
+from tests.chaos.evidence import Acceptance, Event, Line, Pause
 
 from synergon import Context
 
@@ -58,6 +58,11 @@ def recorded(ctx: Context) -> Iterator[None]:
     note(Event.RETURNS, ctx)
 
 
+def note_accepted(task_ids: Iterable[int]) -> None:
+    """A producer says what it was given; it is on the disk when this returns."""
+    append(ACCEPTED, os.getpid(), f"{time.monotonic():.6f}", *task_ids, sync=True)
+
+
 # ------------------------------------------------------------ reading
 
 
@@ -73,9 +78,15 @@ def standstills(folder: Path) -> Iterator[Pause]:
         yield Pause(int(node_pid), float(began), float(ended))
 
 
+def acceptances(folder: Path) -> Iterator[Acceptance]:
+    """What producers were given, in the order in which they wrote it down."""
+    for pid, at, *task_ids in _words(folder / ACCEPTED):
+        yield Acceptance(int(pid), float(at), tuple(map(int, task_ids)))
+
+
 def accepted(folder: Path) -> list[int]:
     """The ids that an enqueue has returned."""
-    return [int(task_id) for words in _words(folder / ACCEPTED) for task_id in words]
+    return [task_id for acceptance in acceptances(folder) for task_id in acceptance.task_ids]
 
 
 def _words(path: Path) -> Iterable[list[str]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.chaos import app
-from tests.chaos.journal import ACCEPTED, append
+from tests.chaos.journal import note_accepted
 
 from synergon import Call
 from synergon.errors import StoreError
@@ -72,7 +72,7 @@ async def produce(
                 logging.info("not accepted: %s", error)
                 await asyncio.sleep(0.2)
                 continue
-            append(ACCEPTED, *(handle.id for handle in handles), sync=True)
+            note_accepted(handle.id for handle in handles)
             stored += len(handles)
             await asyncio.sleep(len(calls) / a_second)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.chaos import journal
 from tests.chaos.arena import Arena
 from tests.chaos.auditor import audit
-from tests.chaos.databases import PostgresDatabase
+from tests.chaos.databases import PostgresDatabase, postgres_server
 from tests.chaos.evidence import Event
 from tests.chaos.faults import ON_POSTGRES, Deed
 from tests.cluster.support import until
@@ -40,9 +40,9 @@ async def test_bodies_that_end_while_the_database_is_down_run_only_once(tmp_path
         arena.start_producer(seed=6, kinds=["slow"], most=8, a_second=1000, longest=1.0)
         await until("all run", lambda: _number_of(tmp_path, Event.BEGINS) == 8)
         async with arena.outage():
-            await asyncio.to_thread(database.server.stop, "immediate")
+            await asyncio.to_thread(postgres_server().stop, "immediate")
             await until("all have returned", lambda: _number_of(tmp_path, Event.RETURNS) == 8)
-            await asyncio.to_thread(database.server.start)
+            await asyncio.to_thread(postgres_server().start)
         await arena.drained()
         assert audit(arena.evidence()) == []
         assert _number_of(tmp_path, Event.BEGINS) == 8

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.chaos import journal
 from tests.chaos.arena import Arena
 from tests.chaos.auditor import audit
-from tests.chaos.databases import PostgresDatabase
+from tests.chaos.databases import PostgresDatabase, SqliteDatabase
 from tests.chaos.faulty_proxies import Manner
+from tests.chaos.liars import Liar
 from tests.cluster.support import until
 
 from synergon import Engine
 
 RARELY: Final = 3600
 """Only a hint explains that a task starts."""
+LIES: Final = 100
 
 
 @pytest.mark.parametrize(
@@ -61,3 +64,18 @@ async def test_work_does_not_wait_for_a_peer_that_never_answers(tmp_path: Path) 
             for handle in handles:
                 await handle.result()
         assert audit(arena.evidence()) == []
+
+
+async def test_signed_lies_about_tasks_change_nothing(tmp_path: Path) -> None:
+    async with Arena(tmp_path, SqliteDatabase(tmp_path), lease=20) as arena:
+        await arena.start_nodes(1)
+        arena.start_producer(seed=4, a_second=40, longest=0.5)
+        await until("there are tasks to lie about", lambda: len(journal.accepted(tmp_path)) > 10)
+        liar = Liar(arena, place=0)
+        while arena.lies < LIES:
+            await liar.lie()
+        await liar.close()
+        await arena.drained()
+        assert audit(arena.evidence()) == []
+        assert not arena.exits
+        assert not arena.unexpected_words()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from asyncio import StreamReader, StreamWriter
 from typing import Final, Literal, Self
 
-from tests.support import until
+from tests.support import free_port, until
 
 Mood = Literal["open", "ill", "silent"]
 
@@ -24,9 +23,7 @@ class Door:
         self.let_in = 0
         """How many messages the node has answered."""
         self.turned_away = 0
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port_behind: int = probe.getsockname()[1]
+        self._port_behind = free_port()
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
 

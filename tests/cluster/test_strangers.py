@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 import statistics
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, cast
-from urllib.parse import urlsplit
+from typing import Final
 
 import pytest
 from tests.cluster.apps.stranger import ATTACKS
 from tests.cluster.peers_support import RARELY, joined, node
-from tests.cluster.support import REPOSITORY
+from tests.cluster.strangers_support import stranger
 from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
@@ -26,41 +20,6 @@ TASKS: Final = 60
 MAX_GROWTH: Final = 30 * 1_000_000
 MAX_FACTOR: Final = 20
 """How much longer a task may take under attack: attacker, worker and test share two processors and more."""
-
-
-class Stranger:
-    """A process that attacks an address, and how many rounds of it have ended."""
-
-    def __init__(self, name: str, address: str) -> None:
-        parts = urlsplit(address)
-        self.rounds = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.apps.stranger", name, str(parts.hostname), str(parts.port)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._count, daemon=True)
-        self._reader.start()
-
-    def _count(self) -> None:
-        for _ in cast("IO[str]", self._process.stdout):
-            self.rounds += 1
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        cast("IO[str]", self._process.stdout).close()
-
-
-@contextmanager
-def stranger(name: str, address: str) -> Iterator[Stranger]:
-    made = Stranger(name, address)
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 def most_memory(pid: int) -> int:

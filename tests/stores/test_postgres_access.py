@@ -46,10 +46,29 @@ SUCCEEDED = OUTCOMES["succeeded"]
 
 def test_our_parameters_are_taken_from_the_url_and_the_rest_goes_to_the_driver() -> None:
     address = Address.parse("postgresql://me:secret@host:1/db?schema=jobs&pool=3&sslmode=require&timeout=2.5")
-    assert address.dsn == "postgresql://me:secret@host:1/db?sslmode=require"
+    assert address.hosts.dsns == ("postgresql://me:secret@host:1/db?sslmode=require",)
     assert (address.schema, address.pool, address.call_seconds, address.channel) == ("jobs", 3, 2.5, "jobs_wake")
     assert address.listens
     assert address.location == "postgresql://me@host:1/db"
+
+
+@pytest.mark.parametrize(
+    ("url", "dsns"),
+    [
+        ("postgresql://me:x@a,b:2/db?timeout=1", ["postgresql://me:x@a/db", "postgresql://me:x@b:2/db"]),
+        ("postgresql://a,b/db?port=1,2", ["postgresql://a/db?port=1", "postgresql://b/db?port=2"]),
+        ("postgresql://a,b/db?port=1", ["postgresql://a/db?port=1", "postgresql://b/db?port=1"]),
+        ("postgresql://[::1]:1,[::2]/db", ["postgresql://[::1]:1/db", "postgresql://[::2]/db"]),
+        ("postgresql:///db?host=/a,/b", ["postgresql:/db?host=%2Fa", "postgresql:/db?host=%2Fb"]),
+        ("postgresql:///db", ["postgresql:/db"]),
+        (
+            "postgresql://a,b/db?target_session_attrs=prefer-standby",
+            ["postgresql://a,b/db?target_session_attrs=prefer-standby"],
+        ),
+    ],
+)
+def test_each_host_of_a_url_has_a_url_of_its_own(url: str, dsns: list[str]) -> None:
+    assert list(Address.parse(url).hosts.dsns) == dsns
 
 
 @pytest.mark.parametrize(

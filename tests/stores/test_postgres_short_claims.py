@@ -162,7 +162,7 @@ async def test_what_somebody_else_is_about_to_take_is_passed_over(
     store: PostgresStore, flow: Flow, kinds: tuple[str, ...]
 ) -> None:
     ids = await add_many(store, 4)
-    other: asyncpg.Connection[Any] = await asyncpg.connect(store.address.dsn)
+    other: asyncpg.Connection[Any] = await asyncpg.connect(store.address.hosts.dsns[0])
     async with other.transaction():
         await other.execute(f"SELECT FROM {SCHEMA}.task WHERE id = ANY ($1) FOR UPDATE", ids[:2])
         claims, _ = await flow.claim(*kinds)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
@@ -301,7 +304,7 @@ async def test_a_lease_whose_connection_is_stuck_is_renewed_on_another_one(store
 @asynccontextmanager
 async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
     """The server's URL by way of a line: when it is cut, the client hears the server's last words and no end."""
-    socket = f"{parse_qs(urlsplit(server_url()).query)['host'][0]}/.s.PGSQL.5432"
+    server = f"{parse_qs(urlsplit(server_url()).query)['host'][0]}/.s.PGSQL.5432"
     calls: list[asyncio.Task[Any]] = []
     writers: list[asyncio.StreamWriter] = []
 
@@ -313,7 +316,7 @@ async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
                 writer.close()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_unix_connection(socket)
+        inner_reader, inner_writer = await asyncio.open_unix_connection(server)
         writers.extend((writer, inner_writer))
         calls.append(asyncio.create_task(carry(inner_reader, writer)))
         calls.append(asyncio.create_task(carry(reader, inner_writer)))
@@ -433,3 +436,38 @@ async def test_a_server_that_says_nothing_at_the_end_of_the_first_connection_doe
         async with engine.worker():
             assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == 7
         assert (await PostgresStore(f"{url}&timeout=2").schema_versions()).found == 1
+
+
+@asynccontextmanager
+async def silent_host() -> AsyncIterator[str]:
+    """A folder with a socket at which nothing ever answers, as a host after a power cut."""
+    folder = tempfile.mkdtemp(prefix="synergon-silent-")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/.s.PGSQL.5432")
+        listening.listen(100)
+        yield folder
+    shutil.rmtree(folder)
+
+
+@ours_only
+async def test_a_host_that_is_silent_does_not_keep_an_engine_from_the_next_one() -> None:
+    async with silent_host() as silent:
+        both = store_url(timeout=3, target_session_attrs="read-write").replace("host=", f"host={silent},")
+        engine = Engine(both)
+
+        @engine.task
+        async def work() -> int:
+            return 7
+
+        async with engine.worker():
+            assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == 7
+            store = cast("PostgresStore", engine.store)
+            assert "silent" not in store.address.hosts.dsns[0], "the host that answers is asked first from now on"
+
+
+@ours_only
+async def test_hosts_of_which_none_answers_are_an_outage() -> None:
+    async with silent_host() as silent:
+        store = PostgresStore(f"postgresql://postgres@/postgres?host={silent},{silent}/nowhere&timeout=0.5")
+        with pytest.raises(StoreUnavailable):
+            await store.open()

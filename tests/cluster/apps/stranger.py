@@ -5,12 +5,15 @@ After each round, when the server has closed every connection of it, the number 
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import selectors
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 MIB: Final = 1 << 20
@@ -18,6 +21,7 @@ START: Final = b"POST /peer/v1 HTTP/1.1\r\nHost: here\r\n"
 FIELDS: Final = b"X-Peer-ID: x\r\nX-Peer-Time: 1\r\nX-Peer-Nonce: 1\r\nX-Peer-Signature: 1\r\n"
 DEFERRAL_SECONDS: Final = 60
 """No attack lasts as long unless the server lets it."""
+PAUSE_SECONDS: Final = 0.01
 
 
 def repeated(first: bytes, part: bytes, size: int) -> Iterator[bytes]:
@@ -35,6 +39,26 @@ def drip() -> Iterator[bytes]:
         yield b" "
 
 
+def garbage() -> Iterator[bytes]:
+    """What is no HTTP at all."""
+    while True:
+        yield os.urandom(65536)
+
+
+def forged() -> Iterator[bytes]:
+    """A whole message about tasks, of this second, whose signature is made up."""
+    body = json.dumps({"v": 1, "cancel": [*range(1, 1000)], "done": [*range(1, 1000)], "control": True}).encode()
+    fields = {
+        "X-Peer-ID": "00000000-0000-4000-8000-000000000000",
+        "X-Peer-To": "00000000-0000-4000-8000-000000000001",
+        "X-Peer-Time": str(time.time_ns() // 1000),
+        "X-Peer-Nonce": os.urandom(16).hex(),
+        "X-Peer-Signature": os.urandom(32).hex(),
+        "Content-Length": str(len(body)),
+    }
+    yield START + "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\n" + body
+
+
 ATTACKS: Final[dict[str, tuple[int, Callable[[], Iterator[bytes]]]]] = {
     "silent": (300, lambda: iter(())),
     "half_open": (300, lambda: iter((START,))),
@@ -47,6 +71,8 @@ ATTACKS: Final[dict[str, tuple[int, Callable[[], Iterator[bytes]]]]] = {
     "chunks": (1, lambda: repeated(START + FIELDS + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n", 75 * MIB)),
     "methods": (20, lambda: iter((b"GET /peer/v1 HTTP/1.1\r\n\r\nTELL / HTTP/1.1\r\n\r\n",))),
     "slow_body": (300, drip),
+    "garbage": (20, garbage),
+    "forged": (20, forged),
 }
 
 
@@ -105,7 +131,9 @@ def main() -> None:
     os.nice(5)  # the attacker shares the processors with its victim
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     while True:
-        print(attack(name, (host, int(port))), flush=True)
+        with suppress(ConnectionError):  # the victim was ended, and another may take its place
+            print(attack(name, (host, int(port))), flush=True)
+        time.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from synergon.errors import ConfigurationError, OptionError
 from synergon.options.store_urls import shown
+from synergon.stores.postgres.hosts import Hosts, dsns_of
 from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
 
 SCHEMA: Final = "synergon"
@@ -38,7 +39,8 @@ _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fal
 class Address:
     """The address of the database, and the options with which to use it."""
 
-    dsn: str
+    hosts: Hosts = field(compare=False)
+    """The URL of each host, without synergon's own parameters."""
     location: str
     """The address as messages show it: without the password."""
     schema: str = SCHEMA
@@ -72,10 +74,10 @@ class Address:
         _check_path(parameters)
         _check_names(name for name, _ in parameters)
         ours = {name: value for name, value in parameters if name in _OURS}
-        theirs = urlencode([(name, value) for name, value in parameters if name not in _OURS])
+        theirs = [(name, value) for name, value in parameters if name not in _OURS]
         profile = _check_profile(ours.get("profile", STANDARD.name))
         return cls(
-            dsn=urlunsplit(parts._replace(query=theirs)),
+            hosts=Hosts(dsns_of(parts, theirs)),
             location=shown(f"postgresql://{parts.netloc}{parts.path}"),
             schema=_check_schema(ours.get("schema", SCHEMA)),
             pool=_check_pool(ours.get("pool", str(POOL))),

@@ -53,10 +53,7 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
     """Open a single connection outside the pool."""
     settings = None if address.is_pooled_elsewhere else {**IDLE_TRANSACTION_TIMEOUT, "search_path": SEARCH_PATH}
     with translated(address):
-        connection: asyncpg.Connection[Any] = await asyncpg.connect(
-            address.dsn, server_settings=settings, **_driver_settings(address)
-        )
-        return connection
+        return await address.hosts.connect(server_settings=settings, **_driver_settings(address))
 
 
 async def disconnect(connection: asyncpg.Connection[Any], address: Address) -> None:
@@ -100,13 +97,17 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
-                self._address.dsn,
+                connect=self._connect,
                 min_size=0,
                 max_size=self._address.pool,
                 reset=self._reset() if self._for_strangers else _leave_as_it_is,
                 server_settings=self._server_settings(),
                 **_driver_settings(self._address),
             )
+
+    async def _connect(self, *_dsn: object, **settings: Any) -> asyncpg.Connection[Any]:
+        """What the pool calls, with a URL that it does not have."""
+        return await self._address.hosts.connect(**settings)
 
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
