@@ -16,7 +16,7 @@ from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
-from synergon.stores.rows import KeyQueueName
+from synergon.stores.rows import KeyQueueName, ScheduleRow
 from synergon.stores.rules.shared_capacity import Grant
 
 READY: Final = State.READY
@@ -70,6 +70,7 @@ class Tables:
         self.groups: Final[dict[int, Group]] = {}
         self.bare_groups: Final[dict[int, None]] = {}
         """The groups that have ended and had no task left, live or final, when they were noted."""
+        self.schedules: Final[dict[str, ScheduleRow]] = {}
         self.audit: Final[dict[int, AuditRecord]] = {}
         """By id, oldest first."""
         self.last_action_id = 0
