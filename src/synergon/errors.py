@@ -15,6 +15,8 @@ SynergonError
 │   ├── KeyConflict                   a live task holds the unique key
 │   ├── IllegalMove                   the task is not in a state from which that move is legal
 │   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
+├── ScheduleError                     about one schedule; has `.name`
+│   ├── ScheduleNotFound, ScheduleExists
 ├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
 ├── EventsLost                        a stream of events has been away for longer than the history is kept
 ├── ResultTimeout (TimeoutError)      the task goes on, only the waiting ended
@@ -120,6 +122,22 @@ class TaskFailed(FinalStateError):
 
 class TaskCancelled(FinalStateError):
     """The task ended `cancelled`."""
+
+
+class ScheduleError(SynergonError):
+    """The base class of errors about one schedule."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ScheduleNotFound(ScheduleError):
+    """No schedule has this name."""
+
+
+class ScheduleExists(ScheduleError):
+    """A schedule with this name exists already."""
 
 
 class CommandsFailed(SynergonError):

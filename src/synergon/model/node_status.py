@@ -108,6 +108,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`drain` or `restart` if the node stops as soon as no task runs there."""
     kinds: dict[str, KindStatus] = {}
     """Only kinds with a status other than PLAIN, which `kind()` returns for all others."""
+    schedules: tuple[str, ...] = ()
+    """The schedules that the code of the node declares, sorted."""
     holders: dict[str, tuple[int, ...]] = {}
     """For each resource in use, a few of the tasks that use it."""
 

@@ -9,7 +9,6 @@ Moments are whole microseconds since 1970.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
@@ -73,6 +72,8 @@ class Timetable:
         schedule = self._schedule
         if not schedule.jitter:
             return occurrence
+        import hashlib  # slow to load
+
         digest = hashlib.blake2b(f"{schedule.name}\n{occurrence}".encode(), digest_size=8).digest()
         return occurrence + int.from_bytes(digest) % schedule.jitter
 
@@ -182,6 +183,8 @@ def check_timetable(schedule: NewSchedule, now: int) -> None:
     where = f"schedule {schedule.name!r}"
     if schedule.every is not None and schedule.every < SHORTEST_INTERVAL:
         raise OptionError(f"{where}: every must be at least 100 ms, got {schedule.every / 1_000_000:g} s")
+    if schedule.every is not None and schedule.tz != "UTC":
+        raise OptionError(f"{where}: tz is for cron; an interval follows elapsed time in every zone")
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
         raise OptionError(f"{where}: ends_at must not be before starts_at")
     if schedule.missed == "all" and schedule.overlap == "skip":

@@ -59,6 +59,7 @@ class Attempt:
         "protected_until",
         "retry",
         "runs_in",
+        "scheduled_for",
         "server",
         "started_at",
         "stop",
@@ -92,6 +93,8 @@ class Attempt:
         """Set while the attempt waits for capacity after its claim."""
         self.protected_until = 0.0
         """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
+        self.scheduled_for: int | None = None
+        """The nominal moment of the occurrence for which a schedule created the task."""
         self.started_at = 0.0
         """By the monotonic clock; set only if a hook or event needs the duration."""
         self.transaction: NodeTaskTransaction | None = None
@@ -217,4 +220,5 @@ def context_of(attempt: Attempt, link: AttemptLink) -> Context:
         tags=claim.tags,
         meta=claim.meta,
         server=attempt.server,
+        scheduled_for=attempt.scheduled_for,
     )

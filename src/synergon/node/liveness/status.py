@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus, encode_status
 from synergon.node.attempts.attempt import Attempt
@@ -18,7 +18,12 @@ from synergon.node.duties.cordon import Cordon
 
 
 def node_status(
-    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
+    admission: Admission,
+    ledger: Ledger,
+    running: Mapping[int, Attempt],
+    scheduler: Scheduler,
+    departure: str | None,
+    schedules: Iterable[str] = (),
 ) -> NodeStatus:
     """The current status of the node. Safe from any thread; a concurrent change appears in the next status."""
     is_reserving = not admission.is_letting_go
@@ -45,6 +50,7 @@ def node_status(
         is_stopping=not scheduler.is_open,
         departure=departure,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
+        schedules=tuple(sorted(schedules)),
         holders=_holders(list(running.values())),
     )
 
@@ -68,6 +74,7 @@ class StatusPublisher:
         running: Mapping[int, Attempt],
         scheduler: Scheduler,
         cordon: Cordon,
+        schedules: Collection[str] = (),
     ) -> None:
         self._loop = loop
         self._admission = admission
@@ -75,13 +82,16 @@ class StatusPublisher:
         self._running = running
         self._scheduler = scheduler
         self._cordon = cordon
+        self._schedules = schedules
         self.latest = b"{}"
         self.version = 0
         """How often the status has been updated."""
 
     def current(self) -> NodeStatus:
         """The current status, not encoded. Cheap, and safe from any thread."""
-        return node_status(self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure)
+        return node_status(
+            self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure, self._schedules
+        )
 
     def update(self) -> bytes:
         """Encode the current status and return it. On the event loop only."""
