@@ -312,7 +312,7 @@ def test_code_without_an_event_loop_has_twins(sqlite_url: str) -> None:
         engine.schedules.delete_sync("one")
         assert engine.schedules.list_sync() == []
         with pytest.raises(ConfigurationError, match="create_sync"):
-            engine.schedules.create("one", note.call(), every="1h")
+            _ = engine.schedules.create("one", note.call(), every="1h")
 
 
 # ---------------------------------------------------------------- mistakes, where they are made
@@ -400,7 +400,7 @@ async def test_a_mistake_at_run_time_stores_nothing(new_engine: NewEngine, url: 
             {"every": "1h", "ends_at": datetime(2020, 1, 1, tzinfo=UTC)},
         ):
             with pytest.raises(OptionError):
-                await engine.schedules.create("bad", call, **options)  # type: ignore[arg-type]  # wrong on purpose
+                await engine.schedules.create("bad", call, **options)
         assert await engine.schedules.list() == []
         await engine.schedules.create("good", call, every="1h")
         before = await engine.schedules.get("good")

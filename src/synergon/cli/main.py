@@ -21,6 +21,7 @@ from synergon.cli import (
     nodes,
     planned_commands,
     queues,
+    schedules,
     servers,
     tasks,
     worker,
@@ -36,6 +37,7 @@ COMMAND_ORDER: Final = (
     "worker",
     "tasks",
     "queues",
+    "schedules",
     "limits",
     "servers",
     "nodes",
@@ -68,6 +70,7 @@ app = typer.Typer(
 app.command(epilog=exit_codes.MEANINGS)(worker.worker)
 app.add_typer(tasks.commands, name="tasks", epilog=exit_codes.MEANINGS)
 app.add_typer(queues.commands, name="queues", epilog=exit_codes.MEANINGS)
+app.add_typer(schedules.commands, name="schedules", epilog=exit_codes.MEANINGS)
 app.add_typer(limits.commands, name="limits", epilog=exit_codes.MEANINGS)
 app.add_typer(servers.commands, name="servers", epilog=exit_codes.MEANINGS)
 app.add_typer(nodes.commands, name="nodes", epilog=exit_codes.MEANINGS)

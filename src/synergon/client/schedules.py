@@ -19,7 +19,7 @@ from synergon.model.node_status import read_status
 from synergon.model.operator_actions import Verb
 from synergon.model.record import from_datetime, to_datetime
 from synergon.model.requirements import KIND_DEFAULT
-from synergon.model.schedules import FiredTask, NewSchedule, Occurrence, ScheduleRecord
+from synergon.model.schedules import FiredTask, NewSchedule, Occurrence, ScheduleRecord, ScheduleRun
 from synergon.model.tasks import NewTask
 from synergon.options.durations import microseconds
 from synergon.options.options import check_count, check_name
@@ -117,13 +117,17 @@ class Schedules:
     async def run_now(self, name: str) -> Handle[Any] | None:
         """Create one more task, also during a pause. None if `overlap` is "skip" and the task before has not ended, or
         if a live task holds its unique key."""
+        run = await self.run_once(name)
+        return None if run.task is None else self._handle_of(run.task)
+
+    async def run_once(self, name: str) -> ScheduleRun:
+        """`run_now`, with the reason if it creates no task."""
         run = await self._store.run_schedule(check_name(name, "a schedule's name"), this_person())
         if run is None:
             raise await self._not_found(name)
-        if run.task is None:
-            return None
-        self._announce(run.task)
-        return self._handle_of(run.task)
+        if run.task is not None:
+            self._announce(run.task)
+        return run
 
     def _announce(self, task: FiredTask) -> None:
         if task.state is State.READY:
