@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 from tests.simulation.mutants import Mutant, Patch
 
+from synergon.model.schedules import NewSchedule
 from synergon.node.duties.schedule_alarm import ScheduleAlarm
 from synergon.options.timetable import Due, Timetable
 from synergon.stores.memory.schedule_rows import ScheduleRows
@@ -73,8 +74,10 @@ def pause_ignored(patch: Patch) -> None:
     """A paused schedule fires."""
     firing = schedules._firing
 
-    def unpaused(row: ScheduleRow, now: int, *, is_running: bool) -> schedules.Firing:
-        return firing(replace(row, paused_at=None), now, is_running=is_running)
+    def unpaused(
+        row: ScheduleRow, definition: NewSchedule, timetable: Timetable, now: int, *, is_running: bool
+    ) -> schedules.Firing:
+        return firing(replace(row, paused_at=None), definition, timetable, now, is_running=is_running)
 
     patch.setattr(schedules, "_firing", unpaused)
 

@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergon.errors import OptionError
@@ -110,6 +110,7 @@ def test_a_fixed_time_occurs_once_on_each_day_of_two_years(tz: str, time: str) -
     assert days[:730] == [start.date() + timedelta(days=number) for number in range(730)]
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Chatham", "UTC"]),
     st.sampled_from(["30 2 * * *", "45 1 * * *", "*/20 * * * *", "0 */2 * * *", "15 3 L * *", "0 2 * * sun#1"]),
@@ -193,6 +194,7 @@ def test_nothing_occurs_before_the_start_or_after_the_end() -> None:
     assert after(found, NOW, 9) == ["2026-01-15 13:01", "2026-01-15 13:02"]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2000), st.sampled_from([0, 1, 1000]), st.booleans())
 def test_occurrences_that_are_due_are_all_counted_and_the_latest_are_listed(
     late: int, keep: int, is_cron: bool

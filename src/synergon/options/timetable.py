@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from synergon.errors import OptionError
-from synergon.model.record import from_datetime, to_datetime
+from synergon.model.record import EPOCH, from_datetime, to_datetime
 from synergon.model.schedules import NewSchedule
 
 SHORTEST_INTERVAL: Final = 100_000
@@ -50,12 +50,15 @@ class Due(NamedTuple):
 
 
 class Timetable:
-    """The occurrences of one schedule. `anchor` is where the grid of an interval starts."""
+    """The occurrences of one schedule. `anchor` is where the grid of an interval starts. OptionError if its cron
+    expression or its zone makes no sense."""
 
     def __init__(self, schedule: NewSchedule, anchor: int) -> None:
         self._schedule = schedule
         self._anchor = anchor
         self._zone = zone(schedule.tz)
+        if schedule.every is None:
+            cron_simulation(schedule.cron or "", EPOCH)
 
     def after(self, moment: int) -> int | None:
         """The first occurrence later than `moment`; None if there is none."""

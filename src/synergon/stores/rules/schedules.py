@@ -57,17 +57,18 @@ async def fire(session: Session, declared: Collection[str], limit: int) -> Fired
     """Create the tasks of due schedules, at most `limit` schedules, and return when the next one is due."""
     now = await session.read_clock()
     rows = await session.schedules.due(now, declared, limit)
-    before = {row.last_task_id for row in rows if row.last_task_id is not None}
-    live = await session.schedules.live_tasks(before) if before else set()
-    firings: list[Firing] = []
+    readable: list[tuple[ScheduleRow, NewSchedule, Timetable]] = []
     written: list[ScheduleRow] = []
     broken: dict[str, str] = {}
     for row in rows:
         try:
-            firings.append(_firing(row, now, is_running=row.last_task_id in live))
-        except _UNREADABLE as error:
+            readable.append((row, *_read(row)))
+        except _UNREADABLE as error:  # one bad row harms only itself
             broken[row.name] = str(error)
             written.append(replace(row, due_at=now + BROKEN_PAUSE, reason=str(error), reason_at=now))
+    before = {row.last_task_id for row, definition, _ in readable if definition.overlap == "skip"} - {None}
+    live = await session.schedules.live_tasks([one for one in before if one is not None]) if before else set()
+    firings = [_firing(*one, now, is_running=one[0].last_task_id in live) for one in readable]
     tasks = [_occurrence(one.definition, moment) for one in firings for moment in one.moments]
     inserted = await insert.insert(session, tasks) if tasks else []
     fired: list[FiredTask] = []
@@ -92,9 +93,8 @@ async def _write(session: Session, old: Sequence[ScheduleRow], new: Sequence[Sch
         raise Contention("a schedule has changed since it was read")
 
 
-def _firing(row: ScheduleRow, now: int, *, is_running: bool) -> Firing:
+def _firing(row: ScheduleRow, definition: NewSchedule, timetable: Timetable, now: int, *, is_running: bool) -> Firing:
     """Decide what becomes of the due occurrences. `is_running` says that the task before has not ended."""
-    definition, timetable = _read(row)
     first = row.next_at
     assert first is not None, "a schedule that is due has an occurrence"
     keep = _KEPT[definition.missed]
@@ -166,6 +166,7 @@ def _fired_task(definition: NewSchedule, entry: Insertion) -> FiredTask:
 
 
 def _read(row: ScheduleRow) -> tuple[NewSchedule, Timetable]:
+    """The definition of a schedule and its timetable. Raises one of `_UNREADABLE` if they make no sense here."""
     definition = _DEFINITION.decode(row.definition)
     return definition, Timetable(definition, row.anchor)
 
