@@ -23,10 +23,12 @@ from tests.chaos.doors import Door
 from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
 from tests.cluster.support import REPOSITORY, until
 
-from synergon import Engine
+from synergon import Engine, ScheduleRecord
 
 LOOK_SECONDS: Final = 0.05
 DRAIN_SECONDS: Final = 120.0
+SCHEDULES: Final = 3
+"""Which fire twice a second, from the beginning to the end."""
 EXPECTED_EXITS: Final = {-signal.SIGKILL, -signal.SIGTERM, 0, 3, 75}
 """Killed, told to end before it could listen, ended in order, no database at its start, lease lost."""
 UNEXPECTED_WORDS: Final = (
@@ -119,6 +121,7 @@ class Arena:
         self.falls: list[Fall] = []
         self.pauses: list[Pause] = []
         self.outages: list[Outage] = []
+        self._schedules: list[ScheduleRecord] = []
         self.exits: Counter[int] = Counter()
         self.starts = 0
         self._options = {"lease": lease, "sweep": 1, "concurrency": 8, "grace": 0.5, **options}
@@ -128,8 +131,11 @@ class Arena:
         self._environment = {"SYNERGON_URL": database.url, journal.FOLDER_VARIABLE: str(folder)}
 
     async def __aenter__(self) -> Self:
-        async with Engine(self.database.url):
-            pass  # it makes the tables
+        async with Engine(self.database.url) as engine:  # it makes the tables
+            for number in range(SCHEDULES):
+                await engine.schedules.create(
+                    f"schedule-{number}", engine.call("quick"), every=0.5, overlap="queue", missed="all"
+                )
         self.database.make_effects()
         self._supervisor = asyncio.create_task(self._supervise())
         return self
@@ -234,9 +240,14 @@ class Arena:
         for the auditor will find what is missing."""
         for producer in self.producers:
             await producer.end()
+        async with Engine(self.database.url) as engine:
+            for number in range(SCHEDULES):
+                await engine.schedules.pause(f"schedule-{number}")
         with suppress(AssertionError):
             await until("every task has ended", lambda: asyncio.to_thread(self._is_over), patience)
             await until("the dead are forgotten", lambda: not self._strange_nodes(), self.lease + 10)
+        async with Engine(self.database.url) as engine:
+            self._schedules = await engine.schedules.list()
 
     def _is_over(self) -> bool:
         time.sleep(0.1)
@@ -257,6 +268,7 @@ class Arena:
             falls=self.falls,
             pauses=[*self.pauses, *journal.standstills(self.folder)],
             outages=self.outages,
+            schedules=self._schedules,
             strange_nodes=self._strange_nodes(),
         )
 

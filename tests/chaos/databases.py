@@ -20,7 +20,7 @@ from tests.postgres_server import started_from_wheel
 
 from synergon import Reason, State
 
-COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors"
+COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors, overrides"
 PATIENCE_SECONDS: Final = 30.0
 _schemas = count(1)
 
@@ -53,7 +53,8 @@ class Database(Protocol):
 
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
-    task_id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors, reason = values
+    task_id, kind, state, attempts, max_attempts, crashes, claim_no, payload, errors, overrides, reason = values
+    options = json.loads(overrides or "{}")
     return Row(
         is_history=is_history,
         id=task_id,
@@ -66,6 +67,8 @@ def _row(values: Sequence[Any], *, is_history: bool) -> Row:
         claim_no=claim_no,
         arguments=json.loads(payload),
         errors=str(errors or ""),
+        schedule=options.get("schedule"),
+        scheduled_for=options.get("scheduled_for"),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from synergon import Reason, State
+from synergon import Reason, ScheduleRecord, State
 
 
 class Event(StrEnum):
@@ -48,6 +48,9 @@ class Row:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     errors: str = ""
     """As they are stored; for whoever has to find out."""
+    schedule: str | None = None
+    """What has created it, if a schedule has."""
+    scheduled_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +103,7 @@ class Evidence:
     falls: Sequence[Fall] = ()
     pauses: Sequence[Pause] = ()
     outages: Sequence[Outage] = ()
+    schedules: Sequence[ScheduleRecord] = ()
+    """As they are when all is quiet, and they are paused."""
     strange_nodes: Sequence[str] = ()
     """Rows of the node table whose process is not there."""
