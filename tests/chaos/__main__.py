@@ -45,7 +45,7 @@ async def run(store: str, seed: int, seconds: float, a_second: float) -> int:
     """One chaos; how many promises were broken."""
     folder = Path(tempfile.mkdtemp(prefix=f"synergon-chaos-{store}-"))
     database: Database = PostgresDatabase() if store == "postgres" else SqliteDatabase(folder)
-    async with Arena(folder, database, lease=LEASE_SECONDS) as arena:
+    async with Arena(folder, database, lease=LEASE_SECONDS, schedules=3) as arena:
         await arena.start_nodes(PLACES)
         arena.start_producer(seed, a_second=a_second)
         tormentor = Tormentor(arena, lambda words: print(words, flush=True))

@@ -27,8 +27,6 @@ from synergon import Engine, ScheduleRecord
 
 LOOK_SECONDS: Final = 0.05
 DRAIN_SECONDS: Final = 120.0
-SCHEDULES: Final = 3
-"""Which fire twice a second, from the beginning to the end."""
 EXPECTED_EXITS: Final = {-signal.SIGKILL, -signal.SIGTERM, 0, 3, 75}
 """Killed, told to end before it could listen, ended in order, no database at its start, lease lost."""
 UNEXPECTED_WORDS: Final = (
@@ -110,7 +108,14 @@ class Arena:
     """Nodes at numbered places. Whoever falls is written down, and replaced if `replaces`."""
 
     def __init__(
-        self, folder: Path, database: Database, *, lease: float = 3.0, replaces: bool = True, **options: Any
+        self,
+        folder: Path,
+        database: Database,
+        *,
+        lease: float = 3.0,
+        replaces: bool = True,
+        schedules: int = 0,
+        **options: Any,
     ) -> None:
         self.folder = folder
         self.database = database
@@ -121,6 +126,8 @@ class Arena:
         self.falls: list[Fall] = []
         self.pauses: list[Pause] = []
         self.outages: list[Outage] = []
+        self._schedule_count = schedules
+        """How many schedules fire twice a second, from the beginning to the end."""
         self._schedules: list[ScheduleRecord] = []
         self.exits: Counter[int] = Counter()
         self.starts = 0
@@ -132,7 +139,7 @@ class Arena:
 
     async def __aenter__(self) -> Self:
         async with Engine(self.database.url) as engine:  # it makes the tables
-            for number in range(SCHEDULES):
+            for number in range(self._schedule_count):
                 await engine.schedules.create(
                     f"schedule-{number}", engine.call("quick"), every=0.5, overlap="queue", missed="all"
                 )
@@ -241,7 +248,7 @@ class Arena:
         for producer in self.producers:
             await producer.end()
         async with Engine(self.database.url) as engine:
-            for number in range(SCHEDULES):
+            for number in range(self._schedule_count):
                 await engine.schedules.pause(f"schedule-{number}")
         with suppress(AssertionError):
             await until("every task has ended", lambda: asyncio.to_thread(self._is_over), patience)
