@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
 
 from synergon import (

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from tests.simulation import bodies
+from tests.simulation import task_functions as bodies
 from tests.simulation.auditor import LEASING, Auditor, Seen
-from tests.simulation.bodies import Script
 from tests.simulation.chaos import Chaos
-from tests.simulation.patience import Patience
 from tests.simulation.process import Process
+from tests.simulation.task_functions import Script
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import Workload
 from tests.simulation.world import World, at_once
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
 
-from synergon.client.control import this_person
+from synergon.client.control import current_operator
 from synergon.client.must_await import must_await
 from synergon.client.schedule_declarations import ScheduleOptions, definition_of, fields_of, new_task
 from synergon.errors import OptionError, ScheduleExists, ScheduleNotFound
@@ -122,7 +122,7 @@ class Schedules:
 
     async def run_once(self, name: str) -> ScheduleRun:
         """`run_now`, with the reason if it creates no task."""
-        run = await self._store.run_schedule(check_name(name, "a schedule's name"), this_person())
+        run = await self._store.run_schedule(check_name(name, "a schedule's name"), current_operator())
         if run is None:
             raise await self._not_found(name)
         if run.task is not None:

@@ -34,7 +34,7 @@ class Alarm:
         """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
         self._moment = NextMoment(clock)
 
-    def look(self) -> None:
+    def check_now(self) -> None:
         """Check for due tasks now."""
         self._moment.look()
 
