@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, synergon_bench
+from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, schedules, synergon_bench
 from benchmarks.bars import NOT_MEASURED, ratios, unmeasured
 from benchmarks.figures import Check, Measured, merge
 from benchmarks.limits import measures as limits
@@ -27,6 +27,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "raw": raw_sqlite.measure,
     "backlog": backlog.sqlite,
     "idle": idle.sqlite,
+    "schedules": schedules.sqlite,
     "hints": measures.on_sqlite,
     "postgres": measures.subject("synergon"),
     "pgqueuer": measures.subject("pgqueuer"),
@@ -35,6 +36,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "oban": measures.subject("oban"),
     "postgres-backlog": backlog.postgres,
     "postgres-idle": idle.postgres,
+    "postgres-schedules": schedules.postgres,
     "limits": limits.sqlite,
     "one-at-a-time": limits.one_at_a_time_on_sqlite,
     "postgres-limits": limits.postgres,

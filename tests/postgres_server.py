@@ -21,7 +21,7 @@ SCHEMA: Final = f"test_{os.getpid()}"
 DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
 TABLES: Final = (
     *("task", "history", "tally", "queue", "node"),
-    *("task_limit", "rate", "provider", "server", "task_group", "audit_log", "pruned"),
+    *("task_limit", "rate", "provider", "server", "task_group", "audit_log", "pruned", "schedule"),
 )
 IS_OURS: Final = "SYNERGON_TEST_PG" not in os.environ
 """The server belongs to the tests: they may change its settings."""

@@ -18,6 +18,9 @@ from synergon.errors import (
     PayloadError,
     ResultTimeout,
     RetryAfter,
+    ScheduleError,
+    ScheduleExists,
+    ScheduleNotFound,
     SchemaError,
     Snooze,
     StoreError,
@@ -29,7 +32,7 @@ from synergon.errors import (
     TaskFailed,
     TaskNotFound,
 )
-from synergon.explain.explanation import Cause, Explanation, NodeOutlook, Why
+from synergon.explain.explanation import Cause, Explanation, NodeOutlook, ScheduleExplanation, Why
 from synergon.group import Group
 from synergon.handle import Handle
 from synergon.model.events import Event
@@ -40,6 +43,7 @@ from synergon.model.node_status import NodeStatus
 from synergon.model.nodes import NodeRecord
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.schedules import Occurrence, ScheduleRecord
 from synergon.model.task_records import QueueRecord, TaskPage, TaskRecord
 from synergon.options.acceptor import Candidate
 from synergon.options.middleware_checks import CallNext
@@ -82,6 +86,7 @@ __all__ = [
     "NodeStatus",
     "NotAvailable",
     "NotConnected",
+    "Occurrence",
     "OptionError",
     "PayloadError",
     "Progress",
@@ -95,6 +100,11 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryAfter",
+    "ScheduleError",
+    "ScheduleExists",
+    "ScheduleExplanation",
+    "ScheduleNotFound",
+    "ScheduleRecord",
     "SchemaError",
     "Server",
     "ServerRecord",

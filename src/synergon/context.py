@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from synergon.errors import OptionError, PayloadError
 from synergon.model.outcomes import Progress
-from synergon.model.record import storable
+from synergon.model.record import storable, to_datetime
 from synergon.model.tasks import NewTask
 from synergon.providers.server import Server
 
@@ -63,7 +64,19 @@ class Queued:
 class Context:
     """The running attempt. To receive it, annotate a parameter with `Context`, anywhere in the signature."""
 
-    __slots__ = ("_children", "_link", "_meta", "attempt", "claim_no", "kind", "queue", "server", "tags", "task_id")
+    __slots__ = (
+        "_children",
+        "_link",
+        "_meta",
+        "_scheduled_for",
+        "attempt",
+        "claim_no",
+        "kind",
+        "queue",
+        "server",
+        "tags",
+        "task_id",
+    )
 
     def __init__(
         self,
@@ -77,6 +90,7 @@ class Context:
         tags: tuple[str, ...] = (),
         meta: bytes | None = None,
         server: Server | None = None,
+        scheduled_for: int | None = None,
     ) -> None:
         self.task_id = task_id
         self.kind = kind
@@ -90,6 +104,7 @@ class Context:
         self.tags = tags
         self._link = link
         self._meta = meta
+        self._scheduled_for = scheduled_for
         self._children: list[NewTask] = []
 
     @property
@@ -97,6 +112,11 @@ class Context:
         """The metadata that the caller attached."""
         decoded: dict[str, Any] = msgspec.json.decode(self._meta) if self._meta else {}
         return decoded
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The nominal moment of the occurrence for which a schedule created the task; None for any other task."""
+        return None if self._scheduled_for is None else to_datetime(self._scheduled_for)
 
     @property
     def cancel_requested(self) -> bool:

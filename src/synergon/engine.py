@@ -23,6 +23,8 @@ from synergon.client.must_await import must_await
 from synergon.client.operations import Operations
 from synergon.client.ports import Ports
 from synergon.client.results import Results
+from synergon.client.schedule_declarations import ScheduleDeclarations
+from synergon.client.schedules import Schedules
 from synergon.client.sync_bridge import SyncBridge
 from synergon.client.unrunnable_warning import UnrunnableWarning
 from synergon.errors import KindError, OptionError
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from synergon.model.limits import LimitRecord, ServerRecord
     from synergon.model.nodes import NodeRecord
     from synergon.model.operator_actions import AuditRecord
+    from synergon.model.schedules import FiredTask, NewSchedule
     from synergon.model.task_records import QueueRecord, TaskFilters, TaskPage, TaskRecord
     from synergon.node.callbacks.event_feed import Subscriber
     from synergon.node.node import Node
@@ -69,7 +72,7 @@ Listener = TypeVar("Listener", bound="Subscriber")
 Value = TypeVar("Value")
 
 
-class Engine:
+class Engine(ScheduleDeclarations):
     """A store, the registered kinds of tasks and, while a worker runs, a node.
 
     Creating an engine connects to nothing. `async with engine:` connects and runs nothing; `async with
@@ -133,6 +136,7 @@ class Engine:
         self.kinds: dict[str, AnyTask] = {}
         self.registry = Registry()
         self.idle_hooks: list[IdleHook] = []
+        self.declared_schedules: dict[str, NewSchedule] = {}
         self.subscribers: list[Subscriber] = []
         self.middlewares: list[Middleware] = []
         self.ports = Ports()
@@ -157,6 +161,9 @@ class Engine:
         self.control = Control(self.connection, self.announcer, self.operations)
         self.results = Results(self.connection, self.kinds)
         self._events = Events(self.connection, self.logger)
+        self.schedules = Schedules(
+            self.connection, self.announcer, self.control, self.sync_bridge, self.ports, self.logger, self._fired
+        )
 
     def __repr__(self) -> str:
         return f"<Engine {shown(self.settings.url)}>"
@@ -447,6 +454,9 @@ class Engine:
     def group_sync(self, name: str, calls: Iterable[Call[Any]], *, then: Call[Any] | None = None) -> Group:
         """`group` for code without an event loop."""
         return self.sync_bridge.call(lambda: self.group(name, calls, then=then))
+
+    def _fired(self, task: FiredTask) -> Handle[Any]:
+        return Handle(self, task.id, task_type=self.kinds.get(task.kind))
 
     # ------------------------------------------------------------ reading
 

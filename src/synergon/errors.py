@@ -13,8 +13,10 @@ SynergonError
 ├── TaskError                         about one task; has `.task_id`
 │   ├── TaskNotFound, TaskDeleted
 │   ├── KeyConflict                   a live task holds the unique key
-│   ├── IllegalMove                   the state of the task does not allow the operation
-│   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` raises it; have `.record`
+│   ├── IllegalMove                   the task is not in a state from which that move is legal
+│   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
+├── ScheduleError                     about one schedule; has `.name`
+│   ├── ScheduleNotFound, ScheduleExists
 ├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
 ├── EventsLost                        events were pruned before the stream had read them
 ├── ResultTimeout (TimeoutError)      only the wait has ended; the task continues
@@ -120,6 +122,22 @@ class TaskFailed(FinalStateError):
 
 class TaskCancelled(FinalStateError):
     """The task ended `cancelled`."""
+
+
+class ScheduleError(SynergonError):
+    """The base class of errors about one schedule."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ScheduleNotFound(ScheduleError):
+    """No schedule has this name."""
+
+
+class ScheduleExists(ScheduleError):
+    """A schedule with this name exists already."""
 
 
 class CommandsFailed(SynergonError):

@@ -91,6 +91,7 @@ async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = Fal
         peers=connection.peers,
         timeouts=Timeouts(settings.timeout, engine.timeout_for, logger),
         idle_hooks=engine.idle_hooks,
+        schedules=engine.declared_schedules,
         subscribers=engine.subscribers,
         children_to_check=engine.unrunnable_warning.for_children(connection.store),
         may_exit=may_exit,

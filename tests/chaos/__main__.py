@@ -46,7 +46,7 @@ async def run(store: str, seed: int, seconds: float, a_second: float) -> int:
     """One chaos; how many promises were broken."""
     folder = Path(tempfile.mkdtemp(prefix=f"synergon-chaos-{store}-"))
     database: Database = postgres_database() if store == "postgres" else SqliteDatabase(folder)
-    async with Arena(folder, database, lease=LEASE_SECONDS) as arena:
+    async with Arena(folder, database, lease=LEASE_SECONDS, schedules=3) as arena:
         await arena.start_nodes(PLACES)
         for number in range(len(database.urls)):
             arena.start_producer(seed + number, a_second=a_second / len(database.urls))

@@ -24,7 +24,7 @@ from tests.chaos.probe import Probe
 from tests.cluster.support import REPOSITORY, until
 from tests.support import SOON, Pace, free_port
 
-from synergon import Engine
+from synergon import Engine, ScheduleRecord
 
 LOOK_SECONDS: Final = 0.05
 DRAIN_SECONDS: Final = 120.0
@@ -109,7 +109,14 @@ class Arena:
     """Nodes at numbered places. Whoever falls is written down, and replaced if `replaces`."""
 
     def __init__(
-        self, folder: Path, database: Database, *, lease: float = 3.0, replaces: bool = True, **options: Any
+        self,
+        folder: Path,
+        database: Database,
+        *,
+        lease: float = 3.0,
+        replaces: bool = True,
+        schedules: int = 0,
+        **options: Any,
     ) -> None:
         self.folder = folder
         self.database = database
@@ -122,6 +129,9 @@ class Arena:
         self.falls: list[Fall] = []
         self.pauses: list[Pause] = []
         self.outages: list[Outage] = []
+        self._schedule_count = schedules
+        """How many schedules fire twice a second, from the beginning to the end."""
+        self._schedules: list[ScheduleRecord] = []
         self.exits: Counter[int] = Counter()
         self.starts = 0
         self.lies = 0
@@ -138,6 +148,10 @@ class Arena:
     async def __aenter__(self) -> Self:
         async with Engine(self.database.url) as engine:  # it makes the tables
             self.secret = await engine.store.secret()
+            for number in range(self._schedule_count):
+                await engine.schedules.create(
+                    f"schedule-{number}", engine.call("quick"), every=0.5, overlap="queue", missed="all"
+                )
         self.database.make_effects()
         self._pace.__enter__()
         self._probes = [Probe(ask) for ask in self.database.questions()]
@@ -252,11 +266,16 @@ class Arena:
         long, for the auditor will find what is missing."""
         for producer in self.producers:
             await producer.end()
+        async with Engine(self.database.url) as engine:
+            for number in range(self._schedule_count):
+                await engine.schedules.pause(f"schedule-{number}")
         with suppress(AssertionError):
             while left := await asyncio.to_thread(self.database.unended):
                 # mypy knows no lambda with a default.
                 await until("a task ends", lambda left=left: asyncio.to_thread(self._has_fewer, left), patience)  # type: ignore[misc]
             await until("the dead are forgotten", lambda: not self._strange_nodes(), self.lease + 10)
+        async with Engine(self.database.url) as engine:
+            self._schedules = await engine.schedules.list()
 
     def _has_fewer(self, unended: int) -> bool:
         time.sleep(0.1)
@@ -279,6 +298,7 @@ class Arena:
             pauses=[*self.pauses, *journal.standstills(self.folder)],
             outages=[*self.outages, *(outage for probe in self._probes for outage in probe.outages)],
             soon_seconds=max(SOON_SECONDS, self._pace.seconds(SOON)),
+            schedules=self._schedules,
             strange_nodes=self._strange_nodes(),
         )
 

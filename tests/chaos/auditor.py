@@ -91,6 +91,7 @@ class Auditor:
             yield from (f"task {task_id}: {what}" for what in self._runs(task_id, runs))
         yield from self._effects()
         yield from self._children()
+        yield from self._occurrences()
         yield from (f"node {node_id} is dead, and its row is still there" for node_id in self._evidence.strange_nodes)
 
     # ------------------------------------------------------------ every accepted task is in exactly one place
@@ -249,3 +250,23 @@ class Auditor:
                 if there != wanted:
                     yield f"task {row.id} is {row.state}, and its child {number} is there {there} times"
         yield from (f"task {parent_id} has a child {number} it never had" for parent_id, number in found)
+
+    # ------------------------------------------------------------ every occurrence of a schedule is one task
+
+    def _occurrences(self) -> Iterator[str]:
+        created = Counter((row.schedule, row.scheduled_for) for row in self._evidence.rows if row.schedule is not None)
+        for (name, moment), number in created.items():
+            if number > 1:
+                yield f"schedule {name} has created {number} tasks for its occurrence at {moment}"
+        for schedule in self._evidence.schedules:
+            number = sum(name == schedule.name for name, _ in created)
+            if number != schedule.times_fired:
+                yield f"schedule {schedule.name} counts {schedule.times_fired} and has created {number}"
+            if schedule.times_missed:
+                yield f"schedule {schedule.name} has missed {schedule.times_missed}, and all were to run"
+            assert schedule.every is not None
+            assert schedule.next_at is not None
+            passed = (schedule.next_at - schedule.created_at) // schedule.every - 1
+            counted = schedule.times_fired + schedule.times_missed + schedule.times_skipped
+            if counted != passed:
+                yield f"schedule {schedule.name} has lost an occurrence: {passed} have passed, it counts {counted}"

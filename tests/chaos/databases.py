@@ -21,7 +21,7 @@ from tests.postgres_server import started_from_wheel
 
 from synergon import Reason, State
 
-COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors"
+COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, overrides"
 PATIENCE_SECONDS: Final = 30.0
 POOLER_ROLE: Final = "pooled"
 POOLED_CONNECTIONS: Final = 40
@@ -67,7 +67,9 @@ class Database(Protocol):
 
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
-    task_id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, reason = values
+    task_id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, *rest = values
+    overrides, reason = rest
+    options = json.loads(overrides or "{}")
     return Row(
         is_history=is_history,
         id=task_id,
@@ -81,6 +83,8 @@ def _row(values: Sequence[Any], *, is_history: bool) -> Row:
         claim_no=claim_no,
         arguments=json.loads(payload),
         errors=str(errors or ""),
+        schedule=options.get("schedule"),
+        scheduled_for=options.get("scheduled_for"),
     )
 
 

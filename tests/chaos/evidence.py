@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from synergon import Reason, State
+from synergon import Reason, ScheduleRecord, State
 
 SOON_SECONDS: Final = 3.0
 
@@ -51,6 +51,9 @@ class Row:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     errors: str = ""
     """As they are stored; for whoever has to find out."""
+    schedule: str | None = None
+    """What has created it, if a schedule has."""
+    scheduled_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +117,7 @@ class Evidence:
     outages: Sequence[Outage] = ()
     soon_seconds: float = SOON_SECONDS
     """How long an outcome may take to be written while the database is there; longer on a machine that is slow."""
+    schedules: Sequence[ScheduleRecord] = ()
+    """As they are when all is quiet, and they are paused."""
     strange_nodes: Sequence[str] = ()
     """Rows of the node table whose process is not there."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
 import pytest
 from tests.chaos.auditor import audit, recoveries
 from tests.chaos.evidence import Effect, Event, Evidence, Fall, Line, Outage, Pause, Row
 
-from synergon import Reason, State
+from synergon import Reason, ScheduleRecord, State
 
 NODE: Final = 100
 OTHER: Final = 200
@@ -51,6 +53,28 @@ def lines_of_first(*executions: list[Line]) -> list[Line]:
     return [*(line for line in GOOD.lines if line.task_id != 1), *(line for lines in executions for line in lines)]
 
 
+FIRED: Final = [row(number, schedule="s", scheduled_for=number) for number in (1, 2)]
+"""The first two tasks, if a schedule has created them."""
+
+
+def scheduled(*rows: Row, **numbers: Any) -> Evidence:
+    """A schedule of a minute, whose first two occurrences have passed."""
+    minute = timedelta(minutes=1)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    record = ScheduleRecord(
+        name="s",
+        state="paused",
+        kind="slow",
+        queue="default",
+        every=minute,
+        created_at=start,
+        next_at=start + 3 * minute,
+    )
+    kept = [one for one in GOOD.rows if one.id > 2]
+    evidence = replace(GOOD, rows=[*rows, *kept], effects=[], accepted=[])
+    return replace(evidence, schedules=[msgspec.structs.replace(record, **{"times_fired": len(rows), **numbers})])
+
+
 TWICE: Final = rows_with(row(1, claim_no=2))
 CRASHED_ONCE: Final = rows_with(row(1, claim_no=2, owner_deaths=1))
 
@@ -78,6 +102,16 @@ FORGED: Final[dict[str, tuple[Evidence, str]]] = {
         replace(GOOD, rows=rows_with(row(1, state=State.FAILED, reason=Reason.ERROR))),
         "it should not be failed(error)",
     ),
+    "an occurrence that created two tasks": (
+        scheduled(*(replace(one, scheduled_for=7) for one in FIRED), times_fired=1, times_skipped=1),
+        "has created 2 tasks for its occurrence at 7",
+    ),
+    "a task that its schedule does not know": (
+        scheduled(*FIRED, times_fired=1, times_skipped=1),
+        "counts 1 and has created 2",
+    ),
+    "an occurrence that is lost": (scheduled(FIRED[0], row(2), times_fired=1), "2 have passed, it counts 1"),
+    "an occurrence that was to run": (scheduled(FIRED[0], row(2), times_fired=1, times_missed=1), "all were to run"),
     "a success too early": (
         replace(GOOD, rows=rows_with(row(1, arguments={"fails": 2}))),
         "succeeded in attempt 1 instead of 3",

@@ -41,7 +41,7 @@ async def test_work_of_a_node_that_is_killed_again_and_again_runs_again_within_t
     store: str, tmp_path: Path
 ) -> None:
     database: Database = PostgresDatabase() if store == "postgres" else SqliteDatabase(tmp_path)
-    async with Arena(tmp_path, database, lease=LEASE, concurrency=4) as arena:
+    async with Arena(tmp_path, database, lease=LEASE, concurrency=4, schedules=3) as arena:
         with Pace() as pace:
             await kill_one_after_the_other(arena, database)
             await arena.drained()

@@ -110,6 +110,7 @@ OF_LIMITS: Final = {
 RIVALS: Final = [name for name, system in SYSTEMS.items() if name != "synergon" and system.version() is not None]
 """Only `make bench` installs them."""
 EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
+    *(f"{store}.schedule_lateness.{which}" for store in ("sqlite", "pg_synergon") for which in ("p50", "p99")),
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
     *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),

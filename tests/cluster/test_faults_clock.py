@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.apps import faults_bodies as bodies
-from tests.cluster.support import Cluster, cluster_fixture  # noqa: F401
+from tests.cluster.support import Cluster, cluster_fixture, until  # noqa: F401
 
 from synergon import State
 
@@ -103,3 +103,34 @@ async def test_a_delay_is_kept_while_the_wall_clock_is_an_hour_behind_what_was_w
     set_clock_of_the_store_ahead(cluster, HOUR)
     (delayed,) = await cluster.enqueue(bodies.hold.with_options(delay=1).call("delayed", first=0))
     assert await delayed.result(timeout=30) == "delayed"
+
+
+async def test_a_clock_that_is_set_forth_and_back_fires_no_occurrence_of_a_schedule_twice(
+    cluster: Cluster, step_clock: StepClock
+) -> None:
+    await cluster.start(step_clock.environment, lease=4)
+    schedules, call = cluster.engine.schedules, bodies.hold.call("tick", first=0)
+    await schedules.create("ticks", call, every="1s", overlap="queue")
+
+    async def has_fired(times: int) -> bool:
+        return (await schedules.get("ticks")).times_fired >= times
+
+    async def has_missed_an_hour() -> bool:
+        return (await schedules.get("ticks")).times_missed >= HOUR - 10
+
+    await until("it fires", lambda: has_fired(2))
+    step_clock.step_to(HOUR)
+    await until("the hour is missed", has_missed_an_hour)
+    step_clock.step_to(-HOUR)
+    await asyncio.sleep(WATCH_SECONDS)
+    step_clock.step_to(0)
+    await asyncio.sleep(WATCH_SECONDS)
+    await schedules.pause("ticks")
+    record = await schedules.get("ticks")
+    tasks = (await cluster.engine.tasks(kind=bodies.hold.kind, limit=1000)).tasks
+    moments = [task.scheduled_for for task in tasks]
+    assert len(moments) == len(set(moments)) == record.times_fired
+    assert record.every is not None
+    assert record.next_at is not None
+    passed = (record.next_at - record.created_at) // record.every - 1
+    assert record.times_fired + record.times_missed + record.times_skipped == passed

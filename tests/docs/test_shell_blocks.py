@@ -26,7 +26,7 @@ async def work() -> None: ...
 
 READING: Final = (
     *(("--version",), ("doctor",), ("tasks", "list"), ("queues", "list"), ("migrate", "--print-sql")),
-    *(("limits", "--app"), ("servers", "--app"), ("audit",)),
+    *(("limits", "--app"), ("servers", "--app"), ("audit",), ("schedules", "list"), ("schedules", "next")),
 )
 
 COMMANDS: Final = [

@@ -136,3 +136,9 @@ def note(path: str) -> None:
     """Tell the test, which watches this file, that the body has come this far."""
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
+
+
+@engine.task
+def scheduled_for(ctx: Context) -> str:
+    assert ctx.scheduled_for is not None
+    return ctx.scheduled_for.isoformat()

@@ -1,8 +1,8 @@
 """`python -m tests.simulation --seeds N [--first K]`, or `--seed K` for one of them with everything that happened.
 
-Each seed makes four worlds: one whose processes know each other by the store alone, one in which they also talk over
-a network, one with limits and lines, and one in the middle of a deploy. `--mutants` breaks the code of the peers on
-purpose instead, and looks for the first seed that shows it.
+Each seed makes four worlds: one whose processes know each other by the store alone, one in which they also talk over a
+network, one with limits and key queues, one in the middle of a deploy, and one with schedules. `--mutants` breaks the
+code of the peers on purpose instead, and looks for the first seed that shows it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from tests.simulation.deploy_world import DeployWorld
 from tests.simulation.limited_world import LimitedWorld
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
+from tests.simulation.scheduled_world import ScheduledWorld
 from tests.simulation.world import World
 
-WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld, DeployWorld)
+WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld, DeployWorld, ScheduledWorld)
 
 
 def main() -> int:

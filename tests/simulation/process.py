@@ -16,6 +16,7 @@ from tests.simulation.virtual_loop import OWNER, Owner
 from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.model.nodes import ProcessIdentity
+from synergon.model.schedules import NewSchedule
 from synergon.model.tasks import Reprioritizing, Rescheduling
 from synergon.node.duties.sweep import SHORTEST_SECONDS as SWEEP_SECONDS
 from synergon.node.node import Node
@@ -105,6 +106,11 @@ class Process(Owner):
         return self.world.kinds
 
     @property
+    def schedules(self) -> Mapping[str, NewSchedule]:
+        """What its code declares."""
+        return self.world.schedules_of(self)
+
+    @property
     def sweep_seconds(self) -> float:
         """How often it looks for what nobody told it about."""
         return self.settings.sweep or SWEEP_SECONDS
@@ -126,6 +132,7 @@ class Process(Owner):
             self.executor,
             logging.LoggerAdapter(LOGGER),
             waiters=self.waiters,
+            schedules=self.schedules,
             may_exit=True,
         )
         failures = 0

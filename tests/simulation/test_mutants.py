@@ -10,6 +10,7 @@ from tests.simulation.deploy_mutants import DEPLOY_MUTANTS
 from tests.simulation.limit_mutants import LIMIT_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.network_mutants import NETWORK_MUTANTS
+from tests.simulation.schedule_mutants import SCHEDULE_MUTANTS
 
 
 class Comparing:
@@ -30,8 +31,9 @@ def _shape(function: Any) -> tuple[bool, list[tuple[Any, bool]]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "mutate", [*MUTANTS, *LIMIT_MUTANTS, *DEPLOY_MUTANTS, *NETWORK_MUTANTS], ids=lambda mutate: mutate.__name__
-)
+MANY = [*MUTANTS, *LIMIT_MUTANTS, *DEPLOY_MUTANTS, *NETWORK_MUTANTS, *SCHEDULE_MUTANTS]
+
+
+@pytest.mark.parametrize("mutate", MANY, ids=lambda mutate: mutate.__name__)
 def test_a_mutant_takes_the_arguments_of_its_original(mutate: Mutant) -> None:
     mutate(cast("pytest.MonkeyPatch", Comparing()))

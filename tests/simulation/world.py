@@ -21,6 +21,7 @@ from synergon.errors import SynergonError
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import FINAL
 from synergon.model.outcomes import FencedOutcome, Verdict
+from synergon.model.schedules import NewSchedule
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
@@ -169,6 +170,10 @@ class World:
             lease=6.0,
         )
         self.processes.append(Process(self, pid, settings, random.Random(self.chances.random())))
+
+    def schedules_of(self, process: Process) -> Mapping[str, NewSchedule]:
+        """What the code of this process declares."""
+        return {}
 
     def process_died(self, process: Process, how: str) -> None:
         """Somebody starts another one soon."""

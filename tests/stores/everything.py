@@ -30,6 +30,7 @@ from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
 from synergon.model.operator_actions import NewAction
 from synergon.model.outcomes import FencedOutcome, Progress, Refused, Report, Succeeded
+from synergon.model.schedules import NewSchedule
 from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
@@ -60,6 +61,7 @@ async def do_everything(store: PostgresStore) -> None:
     await keeper.close()
     assert await store.cancel_requests(worker.node_id) == [claims[1].id]
     assert len(await store.reap([worker.node_id], 10)) == 2
+    await do_schedules(store)
     await store.unregister("somebody")
     await store.nodes()
     assert await store.prune(EVERYTHING_IS_OLD, 100) > 0
@@ -102,6 +104,19 @@ async def do_operations(store: PostgresStore, running: int) -> None:
     await store.counts()
     await store.queues()
     await store.describe()
+
+
+async def do_schedules(store: PostgresStore) -> None:
+    schedule = NewSchedule(name="report", task=NewTask(kind="scheduled"), every=100_000)
+    await store.declare_schedules([replace(schedule, name="declared")])
+    assert await store.create_schedule(schedule)
+    assert await store.update_schedule("report", {"overlap": "queue"})
+    assert await store.run_schedule("report", "ada")
+    await asyncio.sleep(0.12)
+    assert (await store.fire(["declared"], 10)).tasks
+    for verb in ("pause_schedule", "resume_schedule", "delete_schedule"):
+        await store.act(NewAction(verb=verb, subject="report", who="ada"))
+    assert len(await store.schedules()) == 1
 
 
 async def do_everything_with_limits(store: PostgresStore) -> None:

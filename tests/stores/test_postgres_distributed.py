@@ -187,7 +187,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     assert found == {
         *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
         *("demote", "prune", "prune_rates", "prune_succeeded", "queue_due", "release_reservation", "reserve", "take"),
-        *("snapshot", "endings", "pruned"),
+        *("snapshot", "endings", "pruned", "due_schedules"),
     }
 
 

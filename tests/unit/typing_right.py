@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from synergon import Call, Context, Engine, Group, Handle, Health, Kind, Rate, Retry, Server, injected
+from synergon import (
+    Call,
+    Context,
+    Engine,
+    Group,
+    Handle,
+    Health,
+    Kind,
+    Occurrence,
+    Rate,
+    Retry,
+    ScheduleRecord,
+    Server,
+    injected,
+)
 
 engine = Engine("memory://", concurrency=4, lease="10s", grace=None, queues=["mail"])
 
@@ -38,6 +52,26 @@ def only_the_context(ctx: Context) -> None:
 
 @engine.task(runs_in="thread", max_running=2, name="other")
 def nothing() -> None: ...
+
+
+@engine.cron("0 9 * * mon-fri", tz="Europe/Berlin", missed="skip", jitter="1m")
+@engine.every("30s", name="often", overlap="queue", missed="all")
+@engine.task
+async def recurring(region: str = "eu", *, ctx: Context = injected) -> int:
+    assert_type(ctx.scheduled_for, datetime | None)
+    return len(region)
+
+
+engine.schedule("nightly", recurring.call("us"), cron="@daily", tz="UTC", ends_at=None)
+
+
+async def schedules() -> None:
+    assert_type(await recurring.enqueue("eu"), Handle[int])
+    record = await engine.schedules.create("one", recurring.call(), every=timedelta(hours=1), overlap="skip")
+    assert_type(record, ScheduleRecord)
+    assert_type(await engine.schedules.run_now("one"), Handle[Any] | None)
+    assert_type(await engine.schedules.upcoming(3), list[Occurrence])
+    assert_type(engine.schedules.pause_sync("one"), bool)
 
 
 gpu = engine.provider("gpu", servers={"http://gpu1": 2, "http://gpu2": None}, health=Health(failures=3), timeout="1m")

@@ -22,6 +22,7 @@ from synergon.cli import (
     nodes,
     planned_commands,
     queues,
+    schedules,
     servers,
     tasks,
     worker,
@@ -37,6 +38,7 @@ COMMAND_ORDER: Final = (
     "worker",
     "tasks",
     "queues",
+    "schedules",
     "limits",
     "servers",
     "nodes",
@@ -69,6 +71,7 @@ app = typer.Typer(
 app.command(epilog=exit_codes.MEANINGS)(worker.worker)
 app.add_typer(tasks.commands, name="tasks", epilog=exit_codes.MEANINGS)
 app.add_typer(queues.commands, name="queues", epilog=exit_codes.MEANINGS)
+app.add_typer(schedules.commands, name="schedules", epilog=exit_codes.MEANINGS)
 app.add_typer(limits.commands, name="limits", epilog=exit_codes.MEANINGS)
 app.add_typer(servers.commands, name="servers", epilog=exit_codes.MEANINGS)
 app.add_typer(nodes.commands, name="nodes", epilog=exit_codes.MEANINGS)

@@ -81,6 +81,8 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
 
 def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
     """The server, key queue and group of the task, and the group that it waits for."""
+    if task.schedule is not None and task.scheduled_for is not None:
+        yield "schedule", f"{task.schedule}, for {task.scheduled_for.astimezone().isoformat(sep=' ')}"
     if task.server is not None:
         yield "server", task.server
     if task.is_command:

@@ -56,7 +56,7 @@ class Control:
         """Change a limit for all nodes, until the code declares another value. Raises OptionError if it is not
         declared."""
         name = check_any_limit_name(name)
-        action = await self._act("set_limit", name, check_limit(value, f"limit {name!r}"))
+        action = await self.act("set_limit", name, check_limit(value, f"limit {name!r}"))
         if action.is_rejected:
             known = ", ".join(limit.name for limit in await self._store.limits()) or "none"
             raise OptionError(f"there is no limit {name!r}; declared are: {known}")
@@ -67,17 +67,17 @@ class Control:
 
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
         value = [[server.address, server.capacity] for server in listed]
-        action = await self._act("set_servers", check_name(provider, "provider"), value)
+        action = await self.act("set_servers", check_name(provider, "provider"), value)
         if action.is_rejected:
             raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
 
     async def pause(self, queue: str) -> bool:
         """Pause the queue: no node claims from it. False if it was paused already."""
-        return (await self._act("pause", check_name(queue, "queue"))).outcome == "paused"
+        return (await self.act("pause", check_name(queue, "queue"))).outcome == "paused"
 
     async def resume(self, queue: str) -> bool:
         """Resume the queue. False if it was not paused."""
-        return (await self._act("resume", check_name(queue, "queue"))).outcome == "resumed"
+        return (await self.act("resume", check_name(queue, "queue"))).outcome == "resumed"
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
         """Cancel tasks as an operator: the audit records each cancellation. The caller announces the moves."""
@@ -100,14 +100,15 @@ class Control:
         known = {node.id: node for node in await self._operations.nodes()}
         node = known.get(node_id)
         how = None if node is None else _why_dead(node)
-        action = await self._act(verb, storable(str(node_id)), rejection=None if how is None else how[0])
+        action = await self.act(verb, storable(str(node_id)), rejection=None if how is None else how[0])
         if node is not None and (how is not None or action.outcome == f"{REJECTED}{DEAD_NODE}"):
             raise OptionError(f"node {node_id!r} ({node.name}) is dead: {DEAD_NODE if how is None else how[1]}")
         if action.is_rejected:
             names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
             raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
 
-    async def _act(self, verb: Verb, subject: str, value: Any = None, *, rejection: str | None = None) -> AuditRecord:
+    async def act(self, verb: Verb, subject: str, value: Any = None, *, rejection: str | None = None) -> AuditRecord:
+        """Carry out an operator action in the store, record it with this person, and announce the change."""
         action = await self._store.act(
             NewAction(verb=verb, subject=subject, value=value, who=current_operator(), rejection=rejection)
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 from synergon.model.lifecycle import State
 from synergon.model.record import Record
+from synergon.model.schedules import ScheduleState
 
 FARTHEST: Final = 1000
 """Positions are counted only up to this number."""
@@ -145,3 +146,16 @@ class Explanation(Record, frozen=True, kw_only=True):
     def can_start_on(self) -> tuple[NodeOutlook, ...]:
         """The nodes whose next claim would take the task."""
         return tuple(node for node in self.nodes if node.can_start)
+
+
+class ScheduleExplanation(Record, frozen=True, kw_only=True):
+    """What a schedule does."""
+
+    name: str
+    state: ScheduleState
+    sentence: str
+    is_kind_known: bool
+    """Whether a live node can run its tasks."""
+
+    def __str__(self) -> str:
+        return self.sentence

@@ -112,7 +112,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     departure: str | None = None
     """`drain` or `restart`, if the node stops as soon as no task runs on it. None otherwise."""
     kinds: dict[str, KindStatus] = {}
-    """The status of each kind. Kinds with the status PLAIN are left out; `kind()` returns it for them."""
+    """Only kinds with a status other than PLAIN, which `kind()` returns for all others."""
+    schedules: tuple[str, ...] = ()
+    """The schedules that the code of the node declares, sorted."""
     holders: dict[str, tuple[int, ...]] = {}
     """For each resource in use, a few of the tasks that use it."""
 

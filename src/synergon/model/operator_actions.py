@@ -8,7 +8,20 @@ from typing import Any, Final, Literal
 from synergon.model.record import Record
 
 Verb = Literal[
-    "pause", "resume", "set_limit", "set_servers", "cancel", "cordon", "uncordon", "stop", "drain", "restart"
+    "pause",
+    "resume",
+    "set_limit",
+    "set_servers",
+    "cancel",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
+    "delete_schedule",
+    "cordon",
+    "uncordon",
+    "stop",
+    "drain",
+    "restart",
 ]
 """The operator actions. The named node carries out the last five; the store carries out all others at once. From the
 record of a cordon, drain or restart on, the store rejects the claims of the node, even before the node reads the
@@ -27,7 +40,7 @@ class NewAction(Record, frozen=True, kw_only=True):
 
     verb: Verb
     subject: str
-    """The queue, limit, provider, task id or node id that the action concerns."""
+    """The queue, limit, provider, schedule, task id or node id that the action concerns."""
     value: Any = None
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], or why a task is cancelled."""
     who: str

@@ -10,7 +10,7 @@ import msgspec
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
-from synergon.model.record import Record
+from synergon.model.record import Record, to_datetime
 from synergon.model.requirements import KIND_DEFAULT, is_suspect_text
 
 
@@ -83,6 +83,25 @@ class TaskRecord(Record, frozen=True, kw_only=True):
         """The arguments as plain JSON values."""
         decoded: dict[str, Any] = msgspec.json.decode(self.payload)
         return decoded
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that has created the task."""
+        found = self._options.get("schedule")
+        return found if isinstance(found, str) else None
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The nominal moment of the occurrence for which the schedule created the task."""
+        moment = self._options.get("scheduled_for")
+        return to_datetime(moment) if isinstance(moment, int) else None
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        try:
+            return {} if self.overrides is None else msgspec.json.decode(self.overrides, type=dict[str, Any])
+        except msgspec.MsgspecError:  # one bad row harms only itself
+            return {}
 
 
 class TaskFilters(TypedDict, total=False):

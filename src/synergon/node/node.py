@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from synergon.errors import StoreUnavailable
@@ -18,6 +19,7 @@ from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.node_status import NodeStatus
 from synergon.model.nodes import HEARTBEATS_PER_LEASE, NodeRecord
+from synergon.model.schedules import NewSchedule
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.attempt_services import AttemptServices
 from synergon.node.attempts.completer import Completer
@@ -42,6 +44,7 @@ from synergon.node.duties.canceller import Canceller
 from synergon.node.duties.cordon import Cordon
 from synergon.node.duties.operator_actions import OperatorActions
 from synergon.node.duties.pruner import Pruner
+from synergon.node.duties.schedule_alarm import ScheduleAlarm
 from synergon.node.duties.shutdown import Shutdown
 from synergon.node.duties.sweep import SweepInterval
 from synergon.node.duty import Duty, pause_after
@@ -88,6 +91,7 @@ class Node:
         peers: Peers | None = None,
         timeouts: Timeouts | None = None,
         idle_hooks: Sequence[IdleHook] = (),
+        schedules: Mapping[str, NewSchedule] = MappingProxyType({}),
         subscribers: Sequence[Subscriber] = (),
         children_to_check: ChildrenToCheck | None = None,
         may_exit: bool = False,
@@ -104,6 +108,7 @@ class Node:
         self.signals = NodeSignals(self, waiters, host)
         self.children_to_check = children_to_check
         self._sweep_interval = SweepInterval(settings.sweep, clock)
+        self.schedules = ScheduleAlarm(store, clock, logger, self.signals, declared=schedules, kinds=self._kinds)
         self._callbacks = Callbacks(logger)
         self.hooks = Hooks(clock, logger, self._callbacks, subscribers)
         self.completer = Completer(store, clock, logger, self.signals, self.hooks)
@@ -190,7 +195,13 @@ class Node:
             sweep=self._sweep_interval,
         )
         self.status_publisher = StatusPublisher(
-            self.loop, self._admission, self._ledger, self._running, self.scheduler, self.cordon
+            self.loop,
+            self._admission,
+            self._ledger,
+            self._running,
+            self.scheduler,
+            self.cordon,
+            self.schedules.declared.keys(),
         )
         self._operator_actions = OperatorActions(store, self.cordon, logger, self.signals)
         self.membership = Membership(
@@ -225,6 +236,7 @@ class Node:
             "unfit tasks": self.scheduler.unfit_step,
             "canceller": self._cancel_step,
             "alarm": self.alarm.step,
+            "schedules": self.schedules.step,
             "reaper": self.reaper.step,
             "pruner": Pruner(store, clock, settings.retention).step,
             "sweep": self._sweep,
@@ -251,6 +263,7 @@ class Node:
         if self._peers is not None:
             self.membership.address = await self._peers.serve()
             self._peers.node = self
+        await self.schedules.declare()
         await self.membership.join()
         for duty in self._duties:
             duty.start()
@@ -302,6 +315,7 @@ class Node:
         self._sweep_interval.adapt(keep_short=bool(self.runner.running) or not self.hints.is_healthy)
         self.scheduler.wake_all()
         self.alarm.check_now()
+        self.schedules.check_now()
         await self._operator_actions.carry_out_pending(self.id)
         await self.cordon.check(self.id)
         if self.runner.running:
@@ -311,6 +325,7 @@ class Node:
         """Check all kinds, due tasks and operator actions. Called after a change that concerns every node."""
         self.scheduler.wake_all()
         self.alarm.check_now()
+        self.schedules.check_now()
         self._sweep_interval.sweep_now()
 
     async def _listen(self) -> None:

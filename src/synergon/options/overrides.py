@@ -22,6 +22,10 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     cap: float = 600.0
     jitter: float = 0.25
     runs_in: RunsIn | None = None
+    schedule: str | None = None
+    """The schedule that has created the task."""
+    scheduled_for: int | None = None
+    """The nominal moment of its occurrence, in microseconds since 1970."""
 
     @property
     def retry(self) -> Retry | None:

@@ -44,6 +44,7 @@ from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
 from synergon.model.printable import printable
+from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 from synergon.stores.unreadable import UnreadableRows
@@ -397,6 +398,39 @@ class Store(Protocol):
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
         """Cancel all live tasks of a group, as `cancel` does."""
+
+    # ------------------------------------------------------------ schedules
+
+    async def declare_schedules(self, schedules: Sequence[NewSchedule]) -> list[str]:
+        """Store the schedules that the code of a starting worker declares. A new one is inserted. One that equals its
+        last declaration is not changed. For any other the next occurrence is computed anew, and a pause remains. A
+        schedule that was made at run time is not changed; the names of those are returned."""
+
+    async def create_schedule(self, schedule: NewSchedule) -> ScheduleRecord | None:
+        """Store a schedule at run time. None, and no change, if one with this name exists. OptionError if it has no
+        occurrence from now on."""
+
+    async def update_schedule(self, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
+        """Change fields of a `NewSchedule` that was made at run time. None if there is none with this name.
+        OptionError, and no change, if its fields do not fit each other, or code declares it."""
+
+    async def fire(self, declared: Collection[str], limit: int) -> Fired:
+        """Fire at most `limit` due schedules: those made at run time, and those of `declared`, the schedules that the
+        code of the caller declares.
+
+        For each the transaction advances `next_at`, guarded by its old value, and inserts the tasks. So each occurrence
+        creates at most one task. Any other is counted, with the reason. Missed is an occurrence whose successor is due,
+        too: `missed` decides how many of those run, the latest ones. While the last task has not ended and `overlap` is
+        `skip`, or while a live task holds the unique key, or during a pause, an occurrence is skipped. `next_in` is 0
+        if more are due.
+        """
+
+    async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
+        """Create one more task now, which obeys `overlap`, and record it in the audit. None if there is no such
+        schedule."""
+
+    async def schedules(self) -> list[ScheduleRecord]:
+        """All schedules, by name. Which nodes declare them is not known here: no state is `undeclared`."""
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Carry out an operator action and record it in the audit, in one transaction.

@@ -4,7 +4,7 @@ rule in a transaction of the store."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 from synergon.stores.rules import (
@@ -26,6 +27,7 @@ from synergon.stores.rules import (
     operations,
     operator_actions,
     reap,
+    schedules,
     servers,
 )
 from synergon.stores.session import Session
@@ -160,6 +162,32 @@ class BaseStore(ABC):
     async def servers(self) -> list[ServerRecord]:
         """All servers, by provider and address, including removed ones that tasks still run on."""
         return await self._query(servers.servers)
+
+    # ------------------------------------------------------------ schedules
+
+    async def declare_schedules(self, definitions: Sequence[NewSchedule]) -> list[str]:
+        """Store the schedules that code declares. Returns the names that schedules of run time have."""
+        return await self._transact(schedules.declare, definitions)
+
+    async def create_schedule(self, definition: NewSchedule) -> ScheduleRecord | None:
+        """Store a schedule at run time. None if one with this name exists."""
+        return await self._transact(schedules.create, definition)
+
+    async def update_schedule(self, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
+        """Change fields of a schedule. None if there is none."""
+        return await self._transact(schedules.update, name, changes)
+
+    async def fire(self, declared: Collection[str], limit: int) -> Fired:
+        """Create the tasks of due schedules."""
+        return await self._transact(schedules.fire, declared, limit)
+
+    async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
+        """Create one more task. None if there is no such schedule."""
+        return await self._transact(schedules.run, name, who)
+
+    async def schedules(self) -> list[ScheduleRecord]:
+        """All schedules, by name."""
+        return await self._query_once(schedules.schedules)
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Carry out an operator action and record it in the audit."""

@@ -260,3 +260,28 @@ class ClaimableGroups(NamedTuple):
     is_cordoned: bool | None
     """Whether the node is cordoned. None if it has no live lease."""
     groups: list[ReadyGroupName]
+
+
+class ScheduleRow(msgspec.Struct, frozen=True):
+    """A schedule. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is
+    when that occurrence is due."""
+
+    name: str
+    definition: bytes
+    """A `NewSchedule` as JSON."""
+    is_declared: bool
+    anchor: int
+    """Where the grid of an interval starts."""
+    created_at: int
+    next_at: int | None
+    due_at: int | None
+    paused_at: int | None = None
+    last_task_id: int | None = None
+    last_at: int | None = None
+    fired: int = 0
+    missed: int = 0
+    skipped: int = 0
+    skips_in_row: int = 0
+    skipped_since: int | None = None
+    reason: str | None = None
+    reason_at: int | None = None

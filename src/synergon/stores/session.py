@@ -41,6 +41,7 @@ from synergon.stores.rows import (
     LiveTask,
     PermitCount,
     RateState,
+    ScheduleRow,
     ServerHealth,
     ServerName,
     ServerRow,
@@ -534,6 +535,36 @@ class ServerRows(Protocol):
         """The servers that tasks run on, with the numbers of those tasks."""
 
 
+class ScheduleRows(Protocol):
+    """The rows of schedules. No other transaction changes rows that `due` or `locked` returned before this one ends."""
+
+    async def add(self, row: ScheduleRow) -> bool:
+        """Insert a schedule. False if there is one with this name."""
+
+    async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        """Lock and read the first schedules that are due, except those that another transaction has locked. Of those
+        that are declared in code, only the named ones."""
+
+    async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
+        """Lock and read the schedules with these names."""
+
+    async def write(self, rows: Sequence[tuple[int | None, ScheduleRow]]) -> int:
+        """Replace all but the name and `created_at` of each row whose `next_at` still is the given old value. Returns
+        how many rows were replaced."""
+
+    async def delete(self, name: str) -> bool:
+        """Delete a schedule. False if there is none with this name."""
+
+    async def all(self) -> list[ScheduleRow]:
+        """All schedules, by name."""
+
+    async def next_due(self, declared: Collection[str]) -> int | None:
+        """When the next schedule is due. Of those that are declared in code, only the named ones count."""
+
+    async def live_tasks(self, ids: Collection[int]) -> set[int]:
+        """Those of these tasks that have not ended. Their rows are not locked."""
+
+
 class Session(Protocol):
     """One transaction of a store, as the rules see it."""
 
@@ -578,6 +609,10 @@ class Session(Protocol):
     @property
     def servers(self) -> ServerRows:
         """The rows of providers and servers."""
+
+    @property
+    def schedules(self) -> ScheduleRows:
+        """The rows of schedules."""
 
     async def read_clock(self) -> int:
         """Read the store's clock."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from synergon.stores.columns import fill
-from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask, ScheduleRow
 from synergon.stores.typed_rows import field_names
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -18,7 +18,7 @@ _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
 _COLUMNS: Final = {
     f"{{{row_type.__name__}}}": ", ".join(field_names(row_type))
-    for row_type in (LiveTask, FinalTask, FinishedClaim, ChangedTask, KeyHolder)
+    for row_type in (LiveTask, FinalTask, FinishedClaim, ChangedTask, KeyHolder, ScheduleRow)
 }
 """Placeholders such as `{LiveTask}`, and the column lists that replace them."""
 

@@ -4,7 +4,7 @@
         await app.sign_up("ada@example.com")
         tester.assert_enqueued(app.send_welcome, "ada@example.com")
         await tester.drain()                            # runs everything that is due, in this process
-        tester.clock.advance("10m")                     # delays, retries and expiry follow this clock and no other
+        tester.clock.advance("10m")                     # delays, retries and schedules follow this clock alone
         await tester.drain()
 
 Task functions run as they would on a node, with its encoding of arguments and results, its `Context` and its retries.

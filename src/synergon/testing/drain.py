@@ -56,6 +56,7 @@ class Drain:
             logger,
             waiters=self,
             timeouts=Timeouts(settings.timeout, engine.timeout_for, logger),
+            schedules=engine.declared_schedules,
             subscribers=engine.subscribers,
         )
         self._runner = self._node.runner

@@ -36,6 +36,7 @@ class SteppedNode(Node):
     async def start(self) -> None:
         """Register the node. Nothing renews its lease: the caller has given it one that does not end."""
         self._ledger.totals |= await self._executor.resources()
+        await self.schedules.declare()
         await self.membership.join(f"test-{next(_numbers)}")
         self._duties = [
             Duty("completer", self.completer.step, self._clock, self._logger),
@@ -47,6 +48,8 @@ class SteppedNode(Node):
     async def step(self) -> bool:
         """Wake due tasks, claim once, and start what was claimed. Returns whether any task was started."""
         before = self.runner.admitted
+        while await self.schedules.fire_due() == 0:
+            pass
         while await self.alarm.wake_due() == 0:
             pass
         await self.acceptance.ask_now()

@@ -15,12 +15,15 @@ from synergon.model.limits import NewServer
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS
+from synergon.model.schedules import NewSchedule, ScheduleRun
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
+from synergon.stores.rules import schedules
+from synergon.stores.session import drive
 
 if TYPE_CHECKING:
     from synergon.testing.tester import Tester
@@ -58,6 +61,14 @@ class TestStore(MemoryStore):
 
     async def close(self) -> None:
         """Does nothing: the code under test may disconnect and reconnect, and the test reads the tasks afterwards."""
+
+    def declare_now(self, definitions: Sequence[NewSchedule]) -> None:
+        """Store the schedules that the code under test declares, as the start of a worker does."""
+        with self._transaction() as (_, now):
+            session = self._session
+            assert session is not None, "made with the store"
+            session.now = now
+            drive(schedules.declare(session, definitions))
 
     def records(self) -> list[TaskRecord]:
         """Every task, by ascending id."""
@@ -154,6 +165,13 @@ class TestStore(MemoryStore):
                 self._tester.cancel_running(move.id)
         self._tester.store_changed()
         return moved
+
+    async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
+        """Create one more task of a schedule."""
+        run = await super().run_schedule(name, who)
+        if run is not None and run.task is not None:
+            await self._tester.note_inserted([run.task.id])
+        return run
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Carry out an operator action and record it, and wake the drain."""

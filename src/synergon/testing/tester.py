@@ -214,6 +214,7 @@ class Tester:
         ports.make_transport = lambda _settings: None
         ports.make_node = functools.partial(StandbyNode, tester=self)
         ports.make_waiters = functools.partial(PromptWaiters, tester=self)
+        self._store.declare_now(list(engine.declared_schedules.values()))
 
     def _give_back(self) -> None:
         if self._taken is not None:

@@ -60,6 +60,7 @@ class Attempt:
         "protected_until",
         "retry",
         "runs_in",
+        "scheduled_for",
         "server",
         "started_at",
         "stop",
@@ -94,7 +95,9 @@ class Attempt:
         self.capacity_wait: asyncio.Future[None] | None = None
         """Set while the attempt waits for capacity after its claim."""
         self.protected_until = 0.0
-        """The task is not preempted before this moment of the monotonic clock, because it has yielded before."""
+        """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
+        self.scheduled_for: int | None = None
+        """The nominal moment of the occurrence for which a schedule created the task."""
         self.started_at = 0.0
         """When the attempt started, by the monotonic clock. Set only for kinds with hooks, which get the duration."""
         self.transaction: NodeTaskTransaction | None = None
@@ -255,4 +258,5 @@ def context_of(attempt: Attempt, link: AttemptLink) -> Context:
         tags=claim.tags,
         meta=claim.meta,
         server=attempt.server,
+        scheduled_for=attempt.scheduled_for,
     )

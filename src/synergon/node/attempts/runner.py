@@ -241,6 +241,7 @@ class Runner:
         if overrides.timeout is not None:
             attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
         attempt.retry = overrides.retry or attempt.retry
+        attempt.scheduled_for = overrides.scheduled_for
         if overrides.runs_in is not None:
             attempt.runs_in = _runs_in(attempt.task_type, overrides.runs_in)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 from typing import Final
 
 from synergon.model.clock import Clock
+from synergon.node.duties.next_moment import NextMoment
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
-LONGEST_SLEEP_SECONDS: Final = 3600.0
 
 
 class Alarm:
@@ -28,39 +27,29 @@ class Alarm:
         rated: Collection[str] = (),
     ) -> None:
         self._store = store
-        self._clock = clock
         self._logger = logger
         self._signals = signals
         self._rated = rated
-        """Kinds with a rate. Their tasks become due one after the other, and are not logged."""
-        self._changed = asyncio.Event()
-        self._must_check = False
-        self._next_at: float | None = None
+        """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
+        self._moment = NextMoment(clock)
 
     def check_now(self) -> None:
-        """Wake the alarm, so that it checks for due tasks."""
-        self._must_check = True
-        self._changed.set()
+        """Check for due tasks now."""
+        self._moment.check_now()
 
     def due_in(self, seconds: float) -> None:
-        """Note that a task will be due after `seconds`. The alarm sleeps no longer than that."""
-        moment = self._clock.monotonic() + seconds
-        if self._next_at is None or moment < self._next_at:
-            self._next_at = moment
-            self._changed.set()
+        """Note that a task will be due after `seconds`: sleep no longer than that."""
+        self._moment.due_in(seconds)
 
     async def step(self) -> None:
         """Wake due tasks, then sleep until the next task is due."""
         await self.wake_due()
-        while not self._must_check and self._pause() > 0:
-            await self._sleep(self._pause())
+        await self._moment.wait()
         self._signals.moment_passed()
 
     async def wake_due(self) -> int | None:
-        """Make due tasks ready and end expired ones, at most BATCH of each. Returns the microseconds until the next
-        one, or None."""
-        self._must_check = False
-        self._next_at = None  # calls of `due_in` from here on are kept, because the store's answer may be older
+        """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next, if any."""
+        self._moment.begin()
         woken = await self._store.wake(BATCH)
         if woken.next_in is not None:
             self.due_in(woken.next_in / 1_000_000)
@@ -73,16 +62,3 @@ class Alarm:
             self._logger.info("ended %d tasks that had expired", len(woken.expired))
             self._signals.expired(woken.expired)
         return woken.next_in
-
-    def _pause(self) -> float:
-        if self._next_at is None:
-            return LONGEST_SLEEP_SECONDS
-        return self._next_at - self._clock.monotonic()
-
-    async def _sleep(self, seconds: float) -> None:
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus, encode_status
 from synergon.node.attempts.attempt import Attempt
@@ -19,7 +19,12 @@ from synergon.node.duties.cordon import Cordon
 
 
 def node_status(
-    admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
+    admission: Admission,
+    ledger: Ledger,
+    running: Mapping[int, Attempt],
+    scheduler: Scheduler,
+    departure: str | None,
+    schedules: Iterable[str] = (),
 ) -> NodeStatus:
     """The current status of the node. Safe from any thread; a concurrent change may appear only in the next status."""
     is_reserving = not admission.drops_reservation
@@ -46,6 +51,7 @@ def node_status(
         is_stopping=not scheduler.is_open,
         departure=departure,
         kinds={kind: state for kind, state in kinds.items() if state != PLAIN},
+        schedules=tuple(sorted(schedules)),
         holders=_holders(list(running.values())),
     )
 
@@ -69,6 +75,7 @@ class StatusPublisher:
         running: Mapping[int, Attempt],
         scheduler: Scheduler,
         cordon: Cordon,
+        schedules: Collection[str] = (),
     ) -> None:
         self._loop = loop
         self._admission = admission
@@ -76,13 +83,16 @@ class StatusPublisher:
         self._running = running
         self._scheduler = scheduler
         self._cordon = cordon
+        self._schedules = schedules
         self.latest = b"{}"
         self.version = 0
         """How often the status has been updated."""
 
     def current(self) -> NodeStatus:
         """The current status, not encoded. Cheap, and safe from any thread."""
-        return node_status(self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure)
+        return node_status(
+            self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure, self._schedules
+        )
 
     def update(self) -> bytes:
         """Encode the current status and return it. Only on the event loop."""

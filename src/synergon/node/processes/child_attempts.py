@@ -192,6 +192,7 @@ def _job_of(attempt: Attempt, url: str) -> bytes:
             claim_no=claim.claim_no,
             tags=claim.tags,
             meta=claim.meta,
+            scheduled_for=attempt.scheduled_for,
             # Labels stay in the node's process: they need not be JSON.
             server=None if attempt.server is None else replace(attempt.server, labels={}),
         )

@@ -53,6 +53,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     meta: bytes | None
     server: Server | None = None
+    scheduled_for: int | None = None
 
 
 class ChildControl(msgspec.Struct, frozen=True):
@@ -126,6 +127,7 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         tags=job.tags,
         meta=job.meta,
         server=job.server,
+        scheduled_for=job.scheduled_for,
     )
     try:
         task_type = _find(job)

@@ -12,6 +12,7 @@ from synergon.stores.memory.limit_rows import LimitRows
 from synergon.stores.memory.node_rows import NodeRows
 from synergon.stores.memory.queue_rows import QueueRows
 from synergon.stores.memory.ready_rows import ReadyRows
+from synergon.stores.memory.schedule_rows import ScheduleRows
 from synergon.stores.memory.server_rows import ServerRows
 from synergon.stores.memory.tables import Tables
 from synergon.stores.memory.task_rows import TaskRows
@@ -31,6 +32,7 @@ class Session:
         "now",
         "queues",
         "ready",
+        "schedules",
         "servers",
         "tables",
         "tasks",
@@ -51,6 +53,7 @@ class Session:
         self.audit: Final[port.AuditRows] = AuditRows(self)
         self.limits: Final[port.LimitRows] = LimitRows(self)
         self.servers: Final[port.ServerRows] = ServerRows(self)
+        self.schedules: Final[port.ScheduleRows] = ScheduleRows(self)
         self.ready: Final[port.ReadyRows] = ReadyRows(self)
 
     async def read_clock(self) -> int:

@@ -16,7 +16,7 @@ from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 from synergon.stores.memory.task_index import TaskIndex
-from synergon.stores.rows import KeyQueueName
+from synergon.stores.rows import KeyQueueName, ScheduleRow
 from synergon.stores.rules.shared_capacity import Grant
 
 READY: Final = State.READY
@@ -69,7 +69,8 @@ class Tables:
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
         self.empty_groups: Final[dict[int, None]] = {}
-        """Groups that can be pruned: when they were added, they had ended and had no task, live or final."""
+        """The groups that have ended and had no task left, live or final, when they were noted."""
+        self.schedules: Final[dict[str, ScheduleRow]] = {}
         self.audit: Final[dict[int, AuditRecord]] = {}
         """Operator actions by id, oldest first."""
         self.last_action_id = 0

@@ -15,6 +15,7 @@ from synergon.stores.postgres.lock_order import LockOrder
 from synergon.stores.postgres.node_rows import NodeRows
 from synergon.stores.postgres.queue_rows import QueueRows
 from synergon.stores.postgres.ready_rows import ReadyRows
+from synergon.stores.postgres.schedule_rows import ScheduleRows
 from synergon.stores.postgres.server_rows import ServerRows
 from synergon.stores.postgres.task_rows import TaskRows
 from synergon.stores.postgres.transaction import Transaction
@@ -39,6 +40,7 @@ class Session(Transaction):
     audit = Part[port.AuditRows](AuditRows)
     limits = Part[port.LimitRows](LimitRows)
     servers = Part[port.ServerRows](ServerRows)
+    schedules = Part[port.ScheduleRows](ScheduleRows)
     ready = Part[port.ReadyRows](ReadyRows)
 
     def __init__(

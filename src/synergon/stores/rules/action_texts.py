@@ -113,6 +113,13 @@ def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
     return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
 
 
+def schedule_outcome(done: bool | None, changed: str, unchanged: str) -> str:
+    """The outcome text of a change of a schedule; `done` is None if there is no such schedule."""
+    if done is None:
+        raise Rejected("no schedule of that name")
+    return changed if done else unchanged
+
+
 def cancel_outcome(moved: Moved) -> str:
     """The outcome text of a cancellation. Raises `Rejected` if there is no such task."""
     if moved.state is None:

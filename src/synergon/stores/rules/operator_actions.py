@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.stores.rules import action_texts, limits, operations, servers
+from synergon.stores.rules import action_texts, limits, operations, schedules, servers
 from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, Rejected
 from synergon.stores.session import Session
 
@@ -44,6 +44,14 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
         case "cancel":
             (moved,) = await operations.cancel(session, [action_texts.task_id(action)], action_texts.why(action))
             return action_texts.cancel_outcome(moved)
+        case "pause_schedule":
+            return action_texts.schedule_outcome(
+                await schedules.pause(session, subject), "paused", "was paused already"
+            )
+        case "resume_schedule":
+            return action_texts.schedule_outcome(await schedules.resume(session, subject), "resumed", "was not paused")
+        case "delete_schedule":
+            return action_texts.schedule_outcome(await schedules.delete(session, subject) or None, "deleted", "")
         case _:
             await _instruct_node(session, action)
             return None

@@ -13,6 +13,7 @@ from synergon.stores.sqlite.limit_rows import LimitRows
 from synergon.stores.sqlite.node_rows import NodeRows
 from synergon.stores.sqlite.queue_rows import QueueRows
 from synergon.stores.sqlite.ready_rows import ReadyRows
+from synergon.stores.sqlite.schedule_rows import ScheduleRows
 from synergon.stores.sqlite.server_rows import ServerRows
 from synergon.stores.sqlite.task_rows import TaskRows
 from synergon.stores.sqlite.transaction import Transaction
@@ -31,6 +32,7 @@ class Session(Transaction):
     audit = Part[port.AuditRows](AuditRows)
     limits = Part[port.LimitRows](LimitRows)
     servers = Part[port.ServerRows](ServerRows)
+    schedules = Part[port.ScheduleRows](ScheduleRows)
     ready = Part[port.ReadyRows](ReadyRows)
 
     locks: Final = NoLocks()

@@ -180,7 +180,31 @@ CREATE TABLE synergon_group (
 ) STRICT;
 CREATE INDEX synergon_group_age ON synergon_group (ended_at) WHERE ended_at IS NOT NULL;
 
--- The audit of operator actions. `node_id` is the node that carries out the action; NULL if the store does.
+-- Schedules. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is that moment
+-- with its jitter. Without them the schedule has ended.
+CREATE TABLE synergon_schedule (
+    name          TEXT    PRIMARY KEY,
+    definition    BLOB    NOT NULL, -- what to insert and when, as JSON
+    is_declared   INTEGER NOT NULL CHECK (is_declared IN (0, 1)), -- in code
+    anchor        INTEGER NOT NULL, -- where the grid of an interval starts
+    created_at    INTEGER NOT NULL,
+    next_at       INTEGER,
+    due_at        INTEGER,
+    paused_at     INTEGER,
+    last_task_id  INTEGER,
+    last_at       INTEGER, -- the last occurrence that inserted a task
+    fired         INTEGER NOT NULL CHECK (fired >= 0),
+    missed        INTEGER NOT NULL CHECK (missed >= 0),
+    skipped       INTEGER NOT NULL CHECK (skipped >= 0),
+    skips_in_row  INTEGER NOT NULL CHECK (skips_in_row >= 0),
+    skipped_since INTEGER,
+    reason        TEXT,    -- why the last occurrence that inserted nothing did so
+    reason_at     INTEGER,
+    CHECK ((next_at IS NULL) = (due_at IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX synergon_schedule_due ON synergon_schedule (due_at, name) WHERE due_at IS NOT NULL;
+
+-- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
 CREATE TABLE synergon_order (
     id         INTEGER PRIMARY KEY,
     verb       TEXT    NOT NULL,

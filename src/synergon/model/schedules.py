@@ -1,0 +1,115 @@
+"""Records of schedules: what a schedule is made of, what it did, and what firing returns."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from synergon.model.lifecycle import State
+from synergon.model.record import Record
+from synergon.model.tasks import NewTask
+
+Missed = Literal["one", "skip", "all"]
+"""What happens to occurrences that no node fired in time."""
+Overlap = Literal["skip", "queue"]
+"""What happens to an occurrence while the task before has not ended."""
+ScheduleState = Literal["active", "paused", "ended", "undeclared"]
+"""`undeclared`: it is declared in code, and no live node has that declaration, so it does not fire."""
+
+
+class NewSchedule(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The definition of a schedule, as it is stored. Moments and durations are in microseconds."""
+
+    name: str
+    task: NewTask
+    """What each occurrence inserts."""
+    cron: str | None = None
+    """Five fields; given if `every` is not."""
+    every: int | None = None
+    tz: str = "UTC"
+    missed: Missed = "one"
+    overlap: Overlap = "skip"
+    jitter: int = 0
+    """Each occurrence is due up to this much later than its nominal moment."""
+    starts_at: int | None = None
+    """No occurrence is earlier."""
+    ends_at: int | None = None
+    """No occurrence is later."""
+
+
+class ScheduleRecord(Record, frozen=True, kw_only=True):
+    """A schedule as users see it."""
+
+    name: str
+    state: ScheduleState
+    kind: str
+    queue: str
+    arguments: dict[str, Any] = {}
+    cron: str | None = None
+    every: timedelta | None = None
+    tz: str = "UTC"
+    missed: Missed = "one"
+    overlap: Overlap = "skip"
+    jitter: timedelta = timedelta(0)
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    is_declared: bool = False
+    """Declared in code, not made at run time."""
+    next_at: datetime | None = None
+    """The nominal moment of the next occurrence; None if there is none."""
+    due_at: datetime | None = None
+    """When that occurrence is due: `next_at` with its jitter."""
+    paused_at: datetime | None = None
+    last_task_id: int | None = None
+    """The last task that the schedule created."""
+    last_at: datetime | None = None
+    """The nominal moment of the last occurrence that created a task."""
+    times_fired: int = 0
+    """How many occurrences created a task."""
+    times_missed: int = 0
+    """How many occurrences created none, because no node fired them in time."""
+    times_skipped: int = 0
+    """How many occurrences created none for another reason."""
+    skips_in_row: int = 0
+    """How many occurrences were skipped since the last task."""
+    skipped_since: datetime | None = None
+    """The first of those."""
+    reason: str | None = None
+    """Why the last occurrence that created no task created none."""
+    reason_at: datetime | None = None
+    created_at: datetime
+
+
+class FiredTask(Record, frozen=True, kw_only=True):
+    """A task that a schedule has created."""
+
+    id: int
+    kind: str
+    state: State
+    schedule: str
+    expires: bool = False
+
+
+class Fired(Record, frozen=True, kw_only=True):
+    """The result of `Store.fire`."""
+
+    tasks: tuple[FiredTask, ...] = ()
+    broken: dict[str, str] = {}
+    """Schedules that this node cannot read, with the error. They are tried again a minute later."""
+    next_in: int | None = None
+    """Microseconds until the next schedule is due; None if there is none."""
+
+
+class ScheduleRun(Record, frozen=True, kw_only=True):
+    """The result of `Store.run_schedule`."""
+
+    task: FiredTask | None
+    reason: str | None = None
+    """Why there is no task."""
+
+
+class Occurrence(Record, frozen=True, kw_only=True):
+    """One moment at which a schedule will fire."""
+
+    name: str
+    at: datetime

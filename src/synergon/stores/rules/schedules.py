@@ -1,0 +1,370 @@
+"""Schedules: fires due ones, and stores, changes and reads them.
+
+Firing is one transaction. It advances `next_at` where `next_at` still has its old value, and inserts the tasks. So each
+occurrence creates at most one task, whatever number of nodes fire at once and wherever one of them dies. An occurrence
+that creates no task is counted as missed or skipped, with the reason.
+
+Several occurrences may be due at once, after an outage. All but the latest are missed, and `missed` decides how many of
+them run. With `overlap="skip"` one of all these can run, and that is the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from synergon.errors import ConfigurationError, OptionError
+from synergon.model.operator_actions import REJECTED, NewAction
+from synergon.model.record import to_datetime
+from synergon.model.schedules import Fired, FiredTask, Missed, NewSchedule, ScheduleRecord, ScheduleRun, ScheduleState
+from synergon.model.tasks import Insertion, NewTask
+from synergon.options.timetable import Timetable, check_timetable
+from synergon.stores.contention import Contention
+from synergon.stores.rows import ScheduleRow
+from synergon.stores.rules import insert
+from synergon.stores.session import Session
+
+MOST_MISSED: Final = 1000
+"""How many missed occurrences run with `missed="all"`."""
+BROKEN_PAUSE: Final = 60_000_000
+"""After how many microseconds a schedule is tried again that this node cannot read: another node may be able to."""
+NOT_IN_TIME: Final = "no node fired it in time"
+PAUSED: Final = "the schedule is paused"
+
+_KEPT: Final[dict[Missed, int]] = {"one": 1, "skip": 0, "all": MOST_MISSED}
+_DEFINITION: Final = msgspec.json.Decoder(NewSchedule)
+_UNREADABLE: Final = (msgspec.MsgspecError, ConfigurationError, ValueError, OverflowError)
+
+
+class Firing(NamedTuple):
+    """What becomes of the due occurrences of one schedule."""
+
+    definition: NewSchedule
+    moments: list[int]
+    """The occurrences that create a task."""
+    row: ScheduleRow
+    """The row after that, apart from the ids of the tasks."""
+
+
+# ---------------------------------------------------------------- firing
+
+
+async def fire(session: Session, declared: Collection[str], limit: int) -> Fired:
+    """Create the tasks of due schedules, at most `limit` schedules, and return when the next one is due."""
+    now = await session.read_clock()
+    rows = await session.schedules.due(now, declared, limit)
+    readable: list[tuple[ScheduleRow, NewSchedule, Timetable]] = []
+    written: list[ScheduleRow] = []
+    broken: dict[str, str] = {}
+    for row in rows:
+        try:
+            readable.append((row, *_read(row)))
+        except _UNREADABLE as error:  # one bad row harms only itself
+            broken[row.name] = str(error)
+            written.append(replace(row, due_at=now + BROKEN_PAUSE, reason=str(error), reason_at=now))
+    before = {row.last_task_id for row, definition, _ in readable if definition.overlap == "skip"} - {None}
+    live = await session.schedules.live_tasks([one for one in before if one is not None]) if before else set()
+    firings = [_firing(*one, now, is_running=one[0].last_task_id in live) for one in readable]
+    tasks = [_occurrence(one.definition, moment) for one in firings for moment in one.moments]
+    inserted = await insert.insert(session, tasks) if tasks else []
+    fired: list[FiredTask] = []
+    start = 0
+    for one in firings:
+        own = inserted[start : start + len(one.moments)]
+        start += len(one.moments)
+        written.append(_with_tasks(one, own))
+        fired += [_fired_task(one.definition, entry) for entry in own if entry.created]
+    await _write(session, rows, written)
+    next_at = await session.schedules.next_due(declared)
+    next_in = None if next_at is None else max(next_at - now, 0)
+    return Fired(tasks=tuple(fired), broken=broken, next_in=next_in)
+
+
+async def _write(session: Session, old: Sequence[ScheduleRow], new: Sequence[ScheduleRow]) -> None:
+    """Write rows that were read in this transaction, guarded by `next_at`."""
+    if not new:
+        return
+    read = {row.name: row.next_at for row in old}
+    if await session.schedules.write([(read[row.name], row) for row in new]) != len(new):
+        raise Contention("a schedule has changed since it was read")
+
+
+def _firing(row: ScheduleRow, definition: NewSchedule, timetable: Timetable, now: int, *, is_running: bool) -> Firing:
+    """Decide what becomes of the due occurrences. `is_running` says that the task before has not ended."""
+    first = row.next_at
+    assert first is not None, "a schedule that is due has an occurrence"
+    keep = _KEPT[definition.missed]
+    due = timetable.due(first, now, keep)
+    row = replace(row, next_at=due.next_at, due_at=None if due.next_at is None else timetable.due_at(due.next_at))
+    if row.paused_at is not None:
+        number = due.passed + len(due.moments)
+        return Firing(definition, [], _skipped(row, number, first, PAUSED, now))
+    if not due.moments:
+        return Firing(definition, [], _missed(row, due.passed, now))
+    is_late = timetable.is_missed(due.moments[-1], now)
+    missed, on_time = (due.moments, []) if is_late else (due.moments[:-1], due.moments[-1:])
+    running = [*(missed[-keep:] if keep else []), *on_time]
+    if definition.overlap == "skip":
+        running = running[-1:]
+    row = _missed(row, due.passed + len(due.moments) - len(running), now)
+    if running and is_running and definition.overlap == "skip":
+        reason = f"task {row.last_task_id} has not ended"
+        return Firing(definition, [], _skipped(row, 1, running[0], reason, now))
+    return Firing(definition, running, row)
+
+
+def _missed(row: ScheduleRow, number: int, now: int) -> ScheduleRow:
+    return replace(row, missed=row.missed + number, reason=NOT_IN_TIME, reason_at=now) if number else row
+
+
+def _skipped(row: ScheduleRow, number: int, first: int, reason: str, now: int) -> ScheduleRow:
+    return replace(
+        row,
+        skipped=row.skipped + number,
+        skips_in_row=row.skips_in_row + number,
+        skipped_since=first if row.skipped_since is None else row.skipped_since,
+        reason=reason,
+        reason_at=now,
+    )
+
+
+def _with_tasks(firing: Firing, inserted: Sequence[Insertion]) -> ScheduleRow:
+    """The row after its tasks were inserted. One whose unique key a live task holds was not."""
+    row = firing.row
+    for moment, entry in zip(firing.moments, inserted, strict=True):
+        if entry.created:
+            row = replace(
+                row, last_task_id=entry.id, last_at=moment, fired=row.fired + 1, skips_in_row=0, skipped_since=None
+            )
+        else:
+            row = _skipped(row, 1, moment, f"task {entry.id} holds its key", moment)
+    return row
+
+
+def _occurrence(definition: NewSchedule, moment: int) -> NewTask:
+    """The task of one occurrence, which knows its schedule and its nominal moment."""
+    task = definition.task
+    # The JSON of `options.Overrides`, whose other fields the node that runs the task reads.
+    overrides = {} if task.overrides is None else msgspec.json.decode(task.overrides)
+    overrides |= {"schedule": definition.name, "scheduled_for": moment}
+    return replace(task, overrides=msgspec.json.encode(overrides))
+
+
+def _fired_task(definition: NewSchedule, entry: Insertion) -> FiredTask:
+    task = definition.task
+    return FiredTask(
+        id=entry.id,
+        kind=task.kind,
+        state=entry.state,
+        schedule=definition.name,
+        expires=task.expires_in is not None,
+    )
+
+
+def _read(row: ScheduleRow) -> tuple[NewSchedule, Timetable]:
+    """The definition of a schedule and its timetable. Raises one of `_UNREADABLE` if they make no sense here."""
+    definition = _DEFINITION.decode(row.definition)
+    return definition, Timetable(definition, row.anchor)
+
+
+# ---------------------------------------------------------------- one more task
+
+
+async def run(session: Session, name: str, who: str) -> ScheduleRun | None:
+    """Create one more task, unless the task before has not ended and `overlap` forbids that. Recorded in the audit.
+    None if there is no such schedule."""
+    now = await session.read_clock()
+    row = (await session.schedules.locked([name])).get(name)
+    found = None if row is None else await _run(session, row, _DEFINITION.decode(row.definition), now)
+    await session.audit.add(NewAction(verb="run_schedule", subject=name, who=who), _run_outcome(found))
+    return found
+
+
+def _run_outcome(found: ScheduleRun | None) -> str:
+    if found is not None and found.task is not None:
+        return f"created task {found.task.id}"
+    return f"{REJECTED}{'no schedule of that name' if found is None else found.reason}"
+
+
+async def _run(session: Session, row: ScheduleRow, definition: NewSchedule, now: int) -> ScheduleRun:
+    last = row.last_task_id
+    if definition.overlap == "skip" and last is not None and await session.schedules.live_tasks([last]):
+        return ScheduleRun(task=None, reason=f"task {last} has not ended")
+    (entry,) = await insert.insert(session, [_occurrence(definition, now)])
+    if not entry.created:
+        return ScheduleRun(task=None, reason=f"task {entry.id} holds its key")
+    await _write(session, [row], [replace(row, last_task_id=entry.id, skips_in_row=0, skipped_since=None)])
+    return ScheduleRun(task=_fired_task(definition, entry))
+
+
+# ---------------------------------------------------------------- definitions
+
+
+async def declare(session: Session, definitions: Sequence[NewSchedule]) -> list[str]:
+    """Store the schedules that code declares, where they differ from the last declaration. Returns the names that
+    schedules of run time have, which are not changed."""
+    now = await session.read_clock()
+    names = sorted(definition.name for definition in definitions)
+    known = await session.schedules.locked(names)
+    taken: list[str] = []
+    for definition in sorted(definitions, key=lambda one: one.name):
+        row = known.get(definition.name)
+        if row is None:
+            if not await session.schedules.add(_new_row(definition, now, is_declared=True)):
+                raise Contention(f"another worker declares the schedule {definition.name!r} at this moment")
+        elif not row.is_declared:
+            taken.append(row.name)
+        elif row.definition != msgspec.json.encode(definition):
+            await _write(session, [row], [_redefined(row, definition, now)])
+    return taken
+
+
+async def create(session: Session, definition: NewSchedule) -> ScheduleRecord | None:
+    """Store a schedule at run time. None if there is one with this name. OptionError if it would never fire."""
+    now = await session.read_clock()
+    row = _new_row(definition, now, is_declared=False)
+    if row.next_at is None:
+        raise OptionError(f"schedule {definition.name!r} has no occurrence from now on; check starts_at and ends_at")
+    return _record(row) if await session.schedules.add(row) else None
+
+
+async def update(session: Session, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
+    """Change fields of a definition that was made at run time. None if there is no such schedule; OptionError, before
+    anything is written, if the fields do not fit each other or the schedule is declared in code."""
+    now = await session.read_clock()
+    row = (await session.schedules.locked([name])).get(name)
+    if row is None:
+        return None
+    if row.is_declared:
+        raise OptionError(f"schedule {name!r} is declared in code; change it there (it can be paused here)")
+    definition = replace(_DEFINITION.decode(row.definition), **changes)
+    check_timetable(definition, now)
+    changed = _redefined(row, definition, now)
+    if changed.next_at is None:
+        raise OptionError(f"schedule {name!r} would have no occurrence from now on; check starts_at and ends_at")
+    await _write(session, [row], [changed])
+    return _record(changed)
+
+
+def _new_row(definition: NewSchedule, now: int, *, is_declared: bool) -> ScheduleRow:
+    anchor = now if definition.starts_at is None else definition.starts_at
+    timetable = Timetable(definition, anchor)
+    next_at = timetable.after(now)
+    return ScheduleRow(
+        name=definition.name,
+        definition=msgspec.json.encode(definition),
+        is_declared=is_declared,
+        anchor=anchor,
+        created_at=now,
+        next_at=next_at,
+        due_at=None if next_at is None else timetable.due_at(next_at),
+    )
+
+
+def _redefined(row: ScheduleRow, definition: NewSchedule, now: int) -> ScheduleRow:
+    """The row with another definition: its next occurrence is computed anew, and a pause remains. Occurrences of the
+    old definition that were due and not fired are counted as missed."""
+    row = _without_due(row, now)
+    new = _new_row(definition, now, is_declared=row.is_declared)
+    try:
+        old = _DEFINITION.decode(row.definition)
+    except msgspec.MsgspecError:
+        old = None
+    if old is not None and (old.every, old.starts_at) == (definition.every, definition.starts_at):
+        next_at = (timetable := Timetable(definition, row.anchor)).after(now)
+        due_at = None if next_at is None else timetable.due_at(next_at)
+        new = replace(new, anchor=row.anchor, next_at=next_at, due_at=due_at)
+    return replace(row, definition=new.definition, anchor=new.anchor, next_at=new.next_at, due_at=new.due_at)
+
+
+def _without_due(row: ScheduleRow, now: int) -> ScheduleRow:
+    """The row after its due occurrences were counted as missed."""
+    try:
+        _, timetable = _read(row)
+        while row.next_at is not None and timetable.due_at(row.next_at) <= now:
+            due = timetable.due(row.next_at, now, 0)
+            row = replace(_missed(row, due.passed + len(due.moments), now), next_at=due.next_at)
+    except _UNREADABLE:
+        return row
+    return row
+
+
+# ---------------------------------------------------------------- operator actions and queries
+
+
+async def pause(session: Session, name: str) -> bool | None:
+    """Pause a schedule: its occurrences are skipped. False if it was paused, None if there is none."""
+    now = await session.read_clock()
+    row = (await session.schedules.locked([name])).get(name)
+    if row is None or row.paused_at is not None:
+        return None if row is None else False
+    await _write(session, [row], [replace(row, paused_at=now)])
+    return True
+
+
+async def resume(session: Session, name: str) -> bool | None:
+    """Resume a schedule from its next occurrence on. False if it was not paused, None if there is none."""
+    row = (await session.schedules.locked([name])).get(name)
+    if row is None or row.paused_at is None:
+        return None if row is None else False
+    await _write(session, [row], [replace(row, paused_at=None)])
+    return True
+
+
+async def delete(session: Session, name: str) -> bool:
+    """Delete a schedule; its tasks remain. False if there is none."""
+    return await session.schedules.delete(name)
+
+
+async def schedules(session: Session) -> list[ScheduleRecord]:
+    """All schedules, by name."""
+    return [_record(row) for row in await session.schedules.all()]
+
+
+def _record(row: ScheduleRow) -> ScheduleRecord:
+    try:
+        definition = _DEFINITION.decode(row.definition)
+        arguments = msgspec.json.decode(definition.task.payload, type=dict[str, Any])
+    except msgspec.MsgspecError as error:  # one bad row harms only itself
+        definition = NewSchedule(name=row.name, task=NewTask(kind="?"))
+        arguments, row = {}, replace(row, reason=f"its definition cannot be read: {error}")
+    state: ScheduleState = "paused" if row.paused_at is not None else "active" if row.next_at is not None else "ended"
+    return ScheduleRecord(
+        name=row.name,
+        state=state,
+        kind=definition.task.kind,
+        queue=definition.task.queue,
+        arguments=arguments,
+        cron=definition.cron,
+        every=None if definition.every is None else timedelta(microseconds=definition.every),
+        tz=definition.tz,
+        missed=definition.missed,
+        overlap=definition.overlap,
+        jitter=timedelta(microseconds=definition.jitter),
+        is_declared=row.is_declared,
+        last_task_id=row.last_task_id,
+        times_fired=row.fired,
+        times_missed=row.missed,
+        times_skipped=row.skipped,
+        skips_in_row=row.skips_in_row,
+        reason=row.reason,
+        created_at=to_datetime(row.created_at),
+        **{name: None if moment is None else to_datetime(moment) for name, moment in _moments(row, definition)},
+    )
+
+
+def _moments(row: ScheduleRow, definition: NewSchedule) -> list[tuple[str, int | None]]:
+    return [
+        ("starts_at", definition.starts_at),
+        ("ends_at", definition.ends_at),
+        ("next_at", row.next_at),
+        ("due_at", row.due_at),
+        ("paused_at", row.paused_at),
+        ("last_at", row.last_at),
+        ("skipped_since", row.skipped_since),
+        ("reason_at", row.reason_at),
+    ]
