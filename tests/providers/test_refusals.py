@@ -29,6 +29,12 @@ def twice(engine: Engine) -> None:
     engine.provider("gpu")
 
 
+def one_server_for_two(engine: Engine) -> None:
+    engine.limit("http://elsewhere", 2)
+    engine.provider("chat", servers={"http://gpu1/": 2})
+    engine.provider("images", servers=["http://GPU1"])
+
+
 def server_without_provider(engine: Engine) -> None:
     @engine.task
     async def lonely(server: Server) -> None: ...
@@ -78,6 +84,12 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "are the same server; name it once and give it a capacity",
     ),
     "two providers of one name": (twice, "two providers are named 'gpu'; give one of them another name"),
+    "one server of two providers": (
+        one_server_for_two,
+        "providers 'chat' and 'images' both name the server 'http://gpu1', and each would give it its full capacity; "
+        "write engine.limit('http://gpu1', ...) above them, which counts the tasks of both, or take it from one of "
+        "them",
+    ),
     "hook of a provider that is misspelt": (
         lambda e: e.provider("p", on_sucess=print),
         "provider 'p' has no option 'on_sucess'; did you mean 'on_success'?",
