@@ -86,7 +86,7 @@ class Engine:
         *,
         name: str = UNSET,
         concurrency: int = UNSET,
-        queues: Iterable[str] | None = UNSET,
+        queues: Iterable[str] | Mapping[str, int | None] | None = UNSET,
         timeout: Duration | None = UNSET,
         lease: Duration = UNSET,
         sweep: Duration | None = UNSET,
@@ -214,13 +214,16 @@ class Engine:
         *,
         servers: Servers = (),
         capacity: int | None = 1,
+        slots: int | None = None,
         timeout: Duration | None = UNSET,
         health: Health | None = DEFAULT_HEALTH,
         **hooks: Callable[..., Any],
     ) -> Provider:
-        """Declare a named pool of servers: a dict of addresses and capacities, or addresses that all have
-        `capacity`."""
-        return Provider(self, name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks)
+        """Declare a named pool of servers: a dict of addresses and capacities, or addresses that all have `capacity`.
+        At most `slots` of its tasks run at once on each node."""
+        return Provider(
+            self, name, servers=servers, capacity=capacity, slots=slots, timeout=timeout, health=health, **hooks
+        )
 
     @property
     def when_idle(self) -> WhenIdle:
@@ -329,7 +332,7 @@ class Engine:
         *,
         name: str = UNSET,
         concurrency: int = UNSET,
-        queues: Iterable[str] | None = UNSET,
+        queues: Iterable[str] | Mapping[str, int | None] | None = UNSET,
         timeout: Duration | None = UNSET,
         lease: Duration = UNSET,
         sweep: Duration | None = UNSET,

@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "unknown option of a provider": (
         lambda e: e.provider("p", colour=7),
-        "it takes capacity, health, on_complete, on_failure, on_start, on_success, servers, timeout",
+        "it takes capacity, health, on_complete, on_failure, on_start, on_success, servers, slots, timeout",
     ),
     "hook of a provider that is no function": (
         lambda e: e.provider("p", on_start=5),
@@ -111,6 +111,11 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "on_failure must be a function, got 'log it'",
     ),
     "health that is none": (lambda e: e.provider("p", health=5), "health must be a Health, or None for none, got 5"),
+    "no slots for a provider": (
+        lambda e: e.provider("p", slots=0),
+        "provider 'p': slots must be a whole number from 1 on, got 0",
+    ),
+    "slots in words": (lambda e: e.provider("p", slots="two"), "slots must be a whole number from 1 on, got 'two'"),
     "name of a provider": (lambda e: e.provider("two words"), "two words"),
     "timeout of a provider": (lambda e: e.provider("p", timeout=-1), "timeout"),
     "limit that nobody declared": (with_task(limits=["license"]), "names the limit 'license', which is not declared"),

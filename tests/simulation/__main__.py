@@ -1,8 +1,8 @@
 """`python -m tests.simulation --seeds N [--first K]`, or `--seed K` for one of them with everything that happened.
 
-Each seed makes three worlds: one whose processes know each other by the store alone, one in which they also talk over
-a network, and one with limits and lines. `--mutants` breaks the code of the peers on purpose instead, and looks for the
-first seed that shows it.
+Each seed makes four worlds: one whose processes know each other by the store alone, one in which they also talk over
+a network, one with limits and lines, and one with bounds on queues and providers. `--mutants` breaks the code of the
+peers on purpose instead, and looks for the first seed that shows it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import sys
 import time
 
 import pytest
+from tests.simulation.bounded_world import BoundedWorld
 from tests.simulation.limited_world import LimitedWorld
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
 from tests.simulation.world import World
 
-WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld)
+WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld, BoundedWorld)
 
 
 def main() -> int:

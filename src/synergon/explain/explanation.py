@@ -58,6 +58,10 @@ class Why(StrEnum):
     """The node has `of` in total, and the task needs more."""
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
+    QUEUE_BOUND = "queue_bound"
+    """The node runs `in_use` of at most `of` tasks of queue `subject`, some of them are `tasks`."""
+    PROVIDER_BOUND = "provider_bound"
+    """The node runs `in_use` of at most `of` tasks of provider `subject`, some of them are `tasks`."""
     PROCESSES = "processes"
     """No child process is free: `in_use` of `of` are used, some of them by `tasks`."""
     RESOURCE = "resource"
@@ -88,7 +92,7 @@ class Cause(Record, frozen=True, kw_only=True):
 
     why: Why
     subject: str = ""
-    """The name of the queue, limit, server, resource, label or error type, or the id of the group or task."""
+    """The name of the queue, limit, provider, server, resource, label or error type, or the id of the group or task."""
     in_use: float | None = None
     of: float | None = None
     needed: float | None = None

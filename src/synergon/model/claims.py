@@ -35,6 +35,8 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """The tasks end before the reserved task can start, and may use its capacity until then."""
     only: tuple[int, ...] | None = None
     """Only these tasks: `can_accept` has accepted them."""
+    bounds: tuple[str, ...] = ()
+    """The bounds on queues and on the provider that its tasks may meet; names of `ClaimRequest.totals`."""
 
     @property
     def is_yielded_to(self) -> bool:
@@ -51,6 +53,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
             or self.is_command
             or self.is_urgent
             or self.only is not None
+            or self.bounds
             or self.requirements not in (NO_REQUIREMENTS, ONE_PROCESS)
         )
 

@@ -7,7 +7,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -20,6 +20,11 @@ SLOT: Final = "a slot"
 PROCESS: Final = "a child process"
 """The name under which child processes are counted like a resource; names of resources contain no blanks. Each task
 function that runs in a child process takes one."""
+
+QUEUE: Final = "queue "
+PROVIDER: Final = "provider "
+"""How the names of bounds begin. A node counts its bound on a queue or a provider like a resource, too: each task takes
+one."""
 
 KIND_DEFAULT: Final = ""
 """The text of a task without requirements of its own: those of its kind apply, on the node that claims it."""
@@ -72,6 +77,34 @@ def with_kind_defaults(said: Requirements, of_kind: Requirements) -> Requirement
         found = {name: getattr(of_kind, name) for name in said.left_to_kind}
         said = msgspec.structs.replace(said, **found, left_to_kind=())
     return with_process(said, is_process=is_process)
+
+
+def queue_bound(queue: str) -> str:
+    """The name under which a node counts the tasks of a bounded queue."""
+    return f"{QUEUE}{queue}"
+
+
+def provider_bound(provider: str | None) -> str:
+    """The name under which a node counts the tasks of a bounded provider."""
+    return f"{PROVIDER}{provider}"
+
+
+def is_bound(name: str) -> bool:
+    """Whether the name is that of a bound."""
+    return name.startswith((QUEUE, PROVIDER))
+
+
+def bounds_of(totals: Mapping[str, int], provider: str | None, *, is_command: bool) -> tuple[str, ...]:
+    """The bounds of a node that tasks of a kind may meet: those of all bounded queues, and that of its provider.
+    Commands meet none, so that a full node obeys them."""
+    if is_command:
+        return ()
+    return tuple(name for name in totals if name.startswith(QUEUE) or name == provider_bound(provider))
+
+
+def bound_cost(bounds: Iterable[str], queue: str | None) -> dict[str, int]:
+    """What a task of this queue takes of the bounds of its kind."""
+    return {name: UNIT for name in bounds if name == queue_bound(queue or "") or name.startswith(PROVIDER)}
 
 
 @lru_cache(maxsize=4096)

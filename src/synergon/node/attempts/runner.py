@@ -22,13 +22,14 @@ from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import Cancelled, Crashed, Failed, HandedBack, KeyAssigned, Outcome, Retrying, Succeeded
-from synergon.model.requirements import parse_requirements, with_kind_defaults
+from synergon.model.requirements import bound_cost, parse_requirements, with_kind_defaults
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.deadlines import Deadlines, Timeouts
 from synergon.node.attempts.middleware import MiddlewareChain, wrap_child
 from synergon.node.callbacks.hooks import Hooks
+from synergon.node.capacity.bounds import bounds_by_kind
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.claims.ledger import Ledger
 from synergon.node.processes.child_attempts import ChildAttempts
@@ -93,6 +94,7 @@ class Runner:
         self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._ledger = ledger
+        self._bounds = bounds_by_kind(kinds, ledger.totals)
         self._preemption = preemption
         self._deadlines = Deadlines(self._loop, running, completer)
         self._child_attempts = ChildAttempts(
@@ -181,6 +183,8 @@ class Runner:
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         if claim.requirements:  # the claim has used these requirements
             attempt.cost = with_kind_defaults(parse_requirements(claim.requirements), attempt.task_type.weight).cost
+        if self._bounds:
+            attempt.cost = {**attempt.cost, **bound_cost(self._bounds.get(claim.kind, ()), claim.queue)}
         if attempt.task_type.is_limited:
             self._assign_key(attempt)
         if claim.overrides is not None:

@@ -81,7 +81,7 @@ class Ledger(Usage):
         self.concurrency = concurrency
         self.processes = processes
         self.totals = {PROCESS: processes * UNIT, **totals}
-        """The total of each resource, and of child processes."""
+        """The total of each resource, of child processes, and of bounds."""
         self.promised = Usage()
 
     @property

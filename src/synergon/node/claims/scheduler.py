@@ -283,7 +283,7 @@ class Scheduler:
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Note kinds that may have more ready tasks than fit. They are claimed again when capacity is free."""
         asked = {kind_request.kind for kind_request in request.kinds}
-        users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
+        users = {one.kind for one in request.kinds if one.requirements.cost or one.bounds}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
         self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._crowded(request, taken)
         # The request was sent before these resources were freed or the reservation was dropped.

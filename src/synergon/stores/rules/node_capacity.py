@@ -8,11 +8,15 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from msgspec.structs import replace
+
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
     PROCESS,
     SLOT,
     Requirements,
+    bound_cost,
+    is_bound,
     is_suitable,
     parse_requirements,
     with_kind_defaults,
@@ -30,8 +34,9 @@ class Fit(Enum):
     NOW = auto()
     LATER = auto()
     """The task fits when enough running tasks of the node have ended."""
-    NO_PROCESS = auto()
-    """The task needs a child process, and none is free. Every task needs just one, so no capacity is reserved."""
+    NO_UNIT = auto()
+    """No child process is free, or the bound on its queue or provider is reached. Every task needs just one, so no
+    capacity is reserved."""
     NEVER = auto()
     """The node lacks a label or has a forbidden one, or its total capacity is too small."""
 
@@ -61,7 +66,7 @@ class NodeCapacity:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(kind_request.kind)
-        return Fit.NO_PROCESS if PROCESS in short_of else Fit.LATER
+        return Fit.NO_UNIT if any(name == PROCESS or is_bound(name) for name in short_of) else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
         """How many more tasks of the kind the slots allow. Commands need no slot."""
@@ -134,11 +139,16 @@ def may_reserve(request: ClaimRequest) -> bool:
     return request.patience is not None and request.reserved_task is None
 
 
-def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
-    """The requirements of a task: those in its row, completed by those of its kind."""
-    return (
+def requirements_of(kind_request: KindRequest, text: str, queue: str | None = None) -> Requirements:
+    """The requirements of a task: those in its row, completed by those of its kind, and by the bounds on its queue and
+    provider. Without a queue, no bound on queues applies."""
+    requirements = (
         with_kind_defaults(parse_requirements(text), kind_request.requirements) if text else kind_request.requirements
     )
+    if kind_request.bounds:
+        cost = requirements.cost | bound_cost(kind_request.bounds, queue)
+        return replace(requirements, cost=cost)
+    return requirements
 
 
 def claim_order(kind_request: KindRequest, priority: int, task_id: int, reserved_task: int | None = None) -> ClaimOrder:
