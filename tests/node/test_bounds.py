@@ -12,7 +12,7 @@ from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine, Resources, State, Why
-from synergon.model.requirements import is_bound
+from synergon.model.requirements import is_name_of_bound
 
 __all__ = ["every_url"]
 
@@ -197,7 +197,7 @@ async def test_the_status_of_a_node_shows_its_bounds_and_what_is_free(engine: En
         await crowd.until_inside("mail", 1)
         assert engine.node is not None
         state = engine.node.state()
-        bounds = {name: (state.free[name], total) for name, total in state.totals.items() if is_bound(name)}
+        bounds = {name: (state.free[name], total) for name, total in state.totals.items() if is_name_of_bound(name)}
         assert bounds == {"queue mail": (1_000_000, 2_000_000), "provider pool": (2_000_000, 3_000_000)}
         crowd.open()
         await handle.result(PATIENCE_SECONDS)

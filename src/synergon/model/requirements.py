@@ -89,7 +89,7 @@ def provider_bound(provider: str | None) -> str:
     return f"{PROVIDER}{provider}"
 
 
-def is_bound(name: str) -> bool:
+def is_name_of_bound(name: str) -> bool:
     """Whether the name is that of a bound."""
     return name.startswith((QUEUE, PROVIDER))
 

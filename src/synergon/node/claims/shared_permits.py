@@ -14,7 +14,7 @@ from typing import Final
 from synergon.model.claims import Claim
 from synergon.model.node_status import KindStatus
 from synergon.model.nodes import NodeRecord
-from synergon.model.requirements import is_bound
+from synergon.model.requirements import is_name_of_bound
 from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
@@ -42,7 +42,7 @@ class SharedPermits:
         self._ledger = ledger
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
         """The limits and pools whose permits each kind needs."""
-        self._has_bounds = ledger is not None and any(map(is_bound, ledger.totals))
+        self._has_bounds = ledger is not None and any(map(is_name_of_bound, ledger.totals))
         self.is_needed = bool(self._names)
         """Whether any kind of this node needs permits."""
         self._takers: dict[str, set[str]] = {}
@@ -110,7 +110,9 @@ class SharedPermits:
         """Whether there may be tasks of a kind that only the other node can run."""
         state, totals = node.state, {} if self._ledger is None else self._ledger.totals
         serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
-        has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items() if not is_bound(name))
+        has_more = any(
+            amount > totals.get(name, 0) for name, amount in state.totals.items() if not is_name_of_bound(name)
+        )
         return serves_more or has_more or frozenset(state.labels) != self._labels
 
     def contested(self, kinds: Iterable[str]) -> frozenset[str]:

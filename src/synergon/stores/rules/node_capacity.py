@@ -16,7 +16,7 @@ from synergon.model.requirements import (
     SLOT,
     Requirements,
     bound_cost,
-    is_bound,
+    is_name_of_bound,
     is_suitable,
     parse_requirements,
     with_kind_defaults,
@@ -66,7 +66,7 @@ class NodeCapacity:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(kind_request.kind)
-        return Fit.NO_UNIT if any(name == PROCESS or is_bound(name) for name in short_of) else Fit.LATER
+        return Fit.NO_UNIT if any(name == PROCESS or is_name_of_bound(name) for name in short_of) else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
         """How many more tasks of the kind the slots allow. Commands need no slot."""
