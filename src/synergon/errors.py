@@ -9,6 +9,7 @@ SynergonError
 ├── StoreError                        the store could not do what was asked
 │   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
 │   ├── DataRejected                  it will not take this value, today or tomorrow
+│   ├── PermissionDenied              the role of this engine in the database lacks a right
 │   └── SchemaError                   its schema is missing, older or newer than this code
 ├── TaskError                         about one task; has `.task_id`
 │   ├── TaskNotFound, TaskDeleted
@@ -67,6 +68,10 @@ class StoreUnavailable(StoreError):
 
 class DataRejected(StoreError):
     """The store rejects a value, and would reject it again."""
+
+
+class PermissionDenied(StoreError):
+    """The role under which the engine is connected lacks a right in the database."""
 
 
 class SchemaError(StoreError):

@@ -43,6 +43,7 @@ NAMES = [
     "NotConnected",
     "OptionError",
     "PayloadError",
+    "PermissionDenied",
     "Progress",
     "Provider",
     "ProviderTask",
