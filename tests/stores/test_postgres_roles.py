@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 import pytest
-from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, store_url
+from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, empty, store_url
 from tests.stores.actions import OUTCOMES, Worker, add
+from tests.stores.everything import do_everything, do_everything_with_demands, do_everything_with_limits
 from tests.stores.one_postgres import ours_only, role, statements, url_of_role
 from tests.support import PATIENCE_SECONDS, until, until_state
 
@@ -491,6 +492,27 @@ async def test_an_operator_runs_nothing_and_rewrites_nothing(place: Place, grant
         *NOT_FOR_THOSE_WHO_DO_NOT_RUN,
         *NOT_FOR_ANY,
     )
+
+
+class LeastStore(PostgresStore):
+    """The store of a role that is not the owner of its tables."""
+
+    async def replace_secret(self) -> None:
+        """Only the owner may."""
+        with pytest.raises(PermissionDenied):
+            await super().replace_secret()
+
+
+@granted_to("worker", "operator")
+async def test_workers_and_operators_together_say_every_statement(place: Place, granted: str) -> None:
+    for do in (do_everything, do_everything_with_demands, do_everything_with_limits):
+        store = LeastStore(place.url_of(granted))
+        await store.open()
+        try:
+            await do(store)
+        finally:
+            await store.close()
+        empty(place.schema)
 
 
 # ---------------------------------------------------------------- printing
