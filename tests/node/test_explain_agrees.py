@@ -199,7 +199,7 @@ class Stand:
         self.reservation = Reservation(
             self.kinds, self.running, self._timeouts, STOPPED, reserve_seconds=3600, signals=Signals()
         )
-        self.reservation.patience_seconds = 0
+        self.reservation.patience = 0
         self.admission = Admission(
             self.kinds,
             self.ledger,

@@ -56,7 +56,7 @@ async def test_room_that_is_about_to_be_kept_is_said_of_both(
         held = await crew.running("hold", count, cost=Resources(cpu=3))
         assert len({(await one.status()).node_id for one in held}) == count
         for engine in crew.engines:
-            node_of(engine).reservation.patience_seconds = 0.05
+            node_of(engine).reservation.patience = 50_000
         claims = await HeldClaims.of(crew)
         big = await crew.enqueue("hold", cost=Resources(cpu=4))
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
@@ -82,7 +82,7 @@ async def test_the_next_of_a_backlog_of_equals_is_not_said_to_be_kept_room_for(c
     async with crew_of(count, memory_url, concurrency=5) as crew:
         await crew.running("hold", count, cost=Resources(cpu=3))
         for engine in crew.engines:
-            node_of(engine).reservation.patience_seconds = 0
+            node_of(engine).reservation.patience = 0
         claims = await HeldClaims.of(crew)
         next_one = await crew.enqueue("hold", cost=Resources(cpu=3))
         small = await crew.enqueue("quick", cost=Resources(cpu=1))
@@ -101,7 +101,7 @@ async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int
     """Two slots are free on the node that keeps room, and two tasks of a higher priority want nothing but a slot."""
     async with crew_of(count, memory_url) as crew:
         for engine in crew.engines:
-            node_of(engine).reservation.patience_seconds = 0.05
+            node_of(engine).reservation.patience = 50_000
         holding = await crew.running("hold", count, cost=Resources(cpu=3))
         big = await crew.enqueue("quick", cost=Resources(cpu=4))
         await crew.said(big, r".*; node-\d has reserved capacity for it")

@@ -74,7 +74,7 @@ async def test_three_nodes_have_a_reason_each(memory_url: str) -> None:
 
 async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
     async with crew_of(1, memory_url, concurrency=5) as crew:
-        node_of(crew.first).reservation.patience_seconds = 0.05
+        node_of(crew.first).reservation.patience = 50_000
         await crew.running("hold", 1, cost=Resources(cpu=3))
         big = await crew.enqueue("hold", cost=Resources(cpu=4))
         pattern = (
@@ -93,7 +93,7 @@ async def test_room_that_is_kept_is_said_of_both(memory_url: str) -> None:
 async def test_one_of_three_nodes_keeps_room_and_the_others_fill_theirs(memory_url: str) -> None:
     async with crew_of(3, memory_url, concurrency=5) as crew:
         for engine in crew.engines:
-            node_of(engine).reservation.patience_seconds = 0.05
+            node_of(engine).reservation.patience = 50_000
         held = await crew.running("hold", 3, cost=Resources(cpu=3))
         assert len({(await one.status()).node_id for one in held}) == 3
         big = await crew.enqueue("hold", cost=Resources(cpu=4))

@@ -1,7 +1,8 @@
 """HintRouter: knows the peers, has an outbox for each, and decides which peers receive which hints.
 
-The router reads the node table before the first hint, when a peer fails or joins, when no known peer runs a kind, and
-from time to time while there are hints to send. A node's reaper reads the table anyway and calls `update_directory`.
+The router reads the node table before the first hint, when a peer fails or joins, when no known peer runs a kind, after
+hints to all peers, and from time to time while there are hints to send. A node's reaper reads the table anyway and
+calls `update_directory`.
 """
 
 from __future__ import annotations
@@ -67,11 +68,18 @@ class HintRouter:
         self._recent_until = 0.0
         self._for_unknown: dict[str, Message] = {}
         """Hints for peers that are not in the directory, kept in case they have only just registered."""
+        self._reads_begun = 0
+        self._read_applied = 0
+        """The number of the read whose rows are in the directory."""
+        self._read_needed = 0
+        """The read that shows every receiver of the latest hint to all peers: the first that began after the hint."""
         self._sent_while_stale = EMPTY
-        """Hints sent from a stale directory; peers that the next refresh adds receive them too."""
+        """Hints sent from a stale directory; peers that a later read adds receive them too."""
+        self._sent_until = 0
+        """The read after which `_sent_while_stale` has reached every peer."""
         self._route_task: asyncio.Task[None] | None = None
         self._refresh_task: asyncio.Task[None] | None = None
-        self._search_task: asyncio.Task[None] | None = None
+        self._read_task: asyncio.Task[None] | None = None
         self._is_refresh_wanted = False
         self._must_refresh = False
         """The node table must be read before hints go to all peers."""
@@ -98,6 +106,7 @@ class HintRouter:
     def route_scheduled(self, kinds: Iterable[str]) -> None:
         """Have the peers that run these kinds check their alarm: tasks were scheduled for later."""
         self._scheduled.update(kinds)
+        self._read_needed = self._reads_begun + 1
         self._route_soon()
 
     def send_to(self, peer_id: str, hints: Message, *, refresh: bool = False) -> None:
@@ -117,6 +126,7 @@ class HintRouter:
         """Queue hints for every peer. `refresh`: read the node table first; an engine that peers cannot notify of their
         joining needs this to reach the new ones."""
         self._unrouted.append((None, hints))
+        self._read_needed = self._reads_begun + 1
         self._must_refresh |= refresh
         self._route_soon()
 
@@ -146,18 +156,17 @@ class HintRouter:
         """Update the directory from rows of the node table that were just read."""
         self._updated_at = self._clock.monotonic()
         added, removed = self.directory.update(nodes, self._engine.own_ids)
-        sent_while_stale, self._sent_while_stale = self._sent_while_stale, EMPTY
         for peer in removed:
             self.remove(peer.id)
         if added:
             self._engine.prepare()
         for peer in added:
-            self._send_missed(peer, sent_while_stale)
+            self._send_missed(peer)
 
-    def _send_missed(self, peer: Peer, sent_while_stale: Message) -> None:
+    def _send_missed(self, peer: Peer) -> None:
         """Queue the hints that the peer would have received had it been known earlier."""
         kept = self._for_unknown.pop(peer.id, EMPTY)
-        hints = merged(merged(sent_while_stale, kept), self._end_requests(peer))
+        hints = merged(merged(self._sent_while_stale, kept), self._end_requests(peer))
         if self._clock.monotonic() < self._recent_until:
             hints = merged(hints, self._recent_ends)
         if hints is not EMPTY:
@@ -176,8 +185,16 @@ class HintRouter:
             self._offer_again(outbox.close().new, peer_id)
 
     async def refresh(self) -> None:
-        """Read the node table now."""
-        self.update_directory(await self._engine.read_nodes())
+        """Read the node table now. The rows of a read that was overtaken by a later one are ignored."""
+        self._reads_begun += 1
+        number = self._reads_begun
+        nodes = await self._engine.read_nodes()
+        if number < self._read_applied:
+            return
+        self._read_applied = number
+        self.update_directory(nodes)
+        if number >= self._sent_until:
+            self._sent_while_stale = EMPTY
 
     def refresh_soon(self) -> None:
         """Read the node table in the background."""
@@ -212,21 +229,29 @@ class HintRouter:
             self._route_task = None
 
     def _is_directory_current(self) -> bool:
-        """Whether hints can be sent without reading the node table before or meanwhile."""
-        return self.directory.is_loaded and not self._must_refresh and not self._is_stale()
+        """Whether new work can be sent without reading the node table before or meanwhile."""
+        return self.directory.is_loaded and not self._must_refresh and not self._is_old()
 
     async def _ensure_directory(self) -> None:
         if not self.directory.is_loaded or self._must_refresh:
             await self.refresh()
             self._must_refresh = False
+        elif self._is_behind():
+            self._read_later()
         elif self._is_stale():
             self.refresh_soon()
 
     def _is_stale(self) -> bool:
-        """Whether a receiver may be missing in the directory. Hints for all peers need a younger one than new work,
-        which a few known peers can take."""
-        is_for_all = bool(self._scheduled) or any(peer_id is None for peer_id, _ in self._unrouted)
-        return self._age() > (MIN_REFRESH_SECONDS if is_for_all else self._refresh_seconds)
+        """Whether a receiver may be missing in the directory."""
+        return self._is_behind() or self._is_old()
+
+    def _is_old(self) -> bool:
+        return self._age() > self._refresh_seconds
+
+    def _is_behind(self) -> bool:
+        """Whether a peer may have joined before a hint to all peers and is not in the directory. New work does not need
+        every peer: a few known ones can take it."""
+        return self._read_applied < self._read_needed
 
     def _age(self) -> float:
         return self._clock.monotonic() - self._updated_at
@@ -234,20 +259,24 @@ class HintRouter:
     def _search_runners(self, work: Mapping[ReadyGroupName, int]) -> None:
         """Offer work again after a refresh: a peer that runs it may have joined since the node table was read."""
         self._without_runner.update(work)
-        if self._search_task is None:
-            self._search_task = asyncio.get_running_loop().create_task(self._search())
+        self._read_later()
 
-    async def _search(self) -> None:
+    def _read_later(self) -> None:
+        """Read the node table once MIN_REFRESH_SECONDS have passed since the last read."""
+        if self._read_task is None:
+            self._read_task = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
         try:
-            while self._without_runner:  # more may come while the table is read
+            while self._without_runner or self._is_behind():  # more may come while the table is read
                 await self._clock.sleep(max(MIN_REFRESH_SECONDS - self._age(), 0))
                 work, self._without_runner = self._without_runner, Counter()
                 await self.refresh()
                 self._offer(work)
         except StoreError as error:
-            self._logger.debug("peering: cannot read the node table to find peers for new tasks: %s", error)
+            self._logger.debug("peering: cannot read the node table to find more peers: %s", error)
         finally:
-            self._search_task = None
+            self._read_task = None
 
     def _distribute(self) -> None:
         is_stale = self._is_stale()
@@ -291,6 +320,7 @@ class HintRouter:
         for (kind, *_), count in work.items():
             new[kind] += count
         self._sent_while_stale = merged(self._sent_while_stale, message(new=new, due=bool(scheduled)))
+        self._sent_until = self._reads_begun + 1
         for peer_id, hints in unrouted:
             if peer_id is None:
                 self._sent_while_stale = merged(self._sent_while_stale, hints)
@@ -366,7 +396,7 @@ class HintRouter:
         """Send what can be sent within `seconds`, then stop."""
         waits = [asyncio.ensure_future(self._wait_sent())]
         await asyncio.wait(waits, timeout=seconds)
-        tasks = [task for task in (self._route_task, self._refresh_task, self._search_task, *waits) if task is not None]
+        tasks = [task for task in (self._route_task, self._refresh_task, self._read_task, *waits) if task is not None]
         for task in tasks:
             task.cancel()
         for outbox in self._outboxes.values():
@@ -375,7 +405,7 @@ class HintRouter:
             await asyncio.wait(tasks)
 
     async def _wait_sent(self) -> None:
-        for task in (self._route_task, self._search_task):
+        for task in (self._route_task, self._read_task):
             if task is not None:
                 await asyncio.wait([task])
         for peer in self.directory:

@@ -12,6 +12,7 @@ from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
 from synergon.stores.rules import (
     claim,
@@ -26,6 +27,7 @@ from synergon.stores.rules import (
     reap,
     servers,
 )
+from synergon.stores.session import Session
 
 Result = TypeVar("Result")
 
@@ -85,6 +87,13 @@ class BaseStore(ABC):
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
         """Cancel all tasks of a group that have not ended."""
         return await self._transact(groups.cancel_group, group_id, why)
+
+    # ------------------------------------------------------------ records
+
+    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
+        """These tasks, live or final."""
+        found = await self._query(_records, ids)
+        return [found.get(task_id) for task_id in ids]
 
     # ------------------------------------------------------------ history
 
@@ -156,3 +165,7 @@ class BaseStore(ABC):
     async def action_done(self, action_id: int, outcome: str) -> bool:
         """Record what a node reports about an operator action. False if that was reported before."""
         return await self._transact(operator_actions.action_done, action_id, outcome)
+
+
+async def _records(session: Session, ids: Sequence[int]) -> dict[int, TaskRecord]:
+    return await session.tasks.records(ids)

@@ -22,6 +22,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.limits import NewLimit, NewProvider
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import ErrorRecord, FencedOutcome, Progress
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.rows import (
     ChangedTask,
@@ -182,6 +183,9 @@ class TaskRows(Protocol):
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
         """The tasks of the history with these ids."""
+
+    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
+        """The tasks with these ids, live or final, for people."""
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
 from synergon.model.claims import Claim
-from synergon.model.outcomes import Progress
+from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Progress, Retrying, Succeeded
 from synergon.options.options import RunsIn
 from synergon.policies import Retry
 from synergon.providers.server import Server
@@ -131,6 +131,35 @@ class Attempt:
         if self.stop is None:
             self.stop = Stop.CORDON
         self.has_seen_stop = True
+
+    def fenced(self, outcome: Outcome) -> FencedOutcome:
+        """The outcome with the fence of the claim, for the store."""
+        claim = self.claim
+        if not self.task_type.is_limited and claim.group_id is None:
+            return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=self.progress)
+        is_well = None if self.server is None else self._is_server_well(outcome)
+        return FencedOutcome(
+            id=claim.id,
+            claim_no=claim.claim_no,
+            outcome=outcome,
+            progress=self.progress,
+            limit_key=claim.limit_key,
+            group_id=claim.group_id,
+            server=(self.server.provider, self.server.address) if self.server and is_well is not None else None,
+            is_server_well=is_well is not False,
+            slot=claim.slot,
+            kind=claim.kind,
+        )
+
+    def _is_server_well(self, outcome: Outcome) -> bool | None:
+        """Whether the outcome shows a healthy server; None if it shows nothing."""
+        match outcome:
+            case Succeeded():
+                return True
+            case Failed() | Retrying():
+                return None if self.is_own_fault else False
+            case _:  # a crash is a failure of this process, anything else one of the task
+                return None
 
 
 class LocalLink(AttemptLink):

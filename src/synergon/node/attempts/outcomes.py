@@ -1,4 +1,4 @@
-"""Builds outcomes: from the result, error or stop of a task function to the fenced outcome that the store receives."""
+"""Builds the outcomes of attempts that did not succeed: from the error or the stop of a task function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from synergon.model.outcomes import (
     Outcome,
     Retrying,
     Snoozed,
-    Succeeded,
 )
 from synergon.model.record import storable
 from synergon.node.attempts.attempt import Attempt, Stop
@@ -165,9 +164,6 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
     )
 
 
-# ------------------------------------------------------------ fenced outcomes
-
-
 def handed_back(claim: Claim) -> FencedOutcome:
     """The outcome of a task that the node hands back, whatever its function did."""
     return FencedOutcome(
@@ -178,34 +174,3 @@ def handed_back(claim: Claim) -> FencedOutcome:
         group_id=claim.group_id,
         kind=claim.kind,
     )
-
-
-def fenced_outcome(attempt: Attempt, outcome: Outcome) -> FencedOutcome:
-    """The outcome with the attempt's fence."""
-    claim = attempt.claim
-    if not attempt.task_type.is_limited and claim.group_id is None:
-        return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=attempt.progress)
-    is_well = None if attempt.server is None else _is_server_well(attempt, outcome)
-    return FencedOutcome(
-        id=claim.id,
-        claim_no=claim.claim_no,
-        outcome=outcome,
-        progress=attempt.progress,
-        limit_key=claim.limit_key,
-        group_id=claim.group_id,
-        server=(attempt.server.provider, attempt.server.address) if attempt.server and is_well is not None else None,
-        is_server_well=is_well is not False,
-        slot=claim.slot,
-        kind=claim.kind,
-    )
-
-
-def _is_server_well(attempt: Attempt, outcome: Outcome) -> bool | None:
-    """Whether the outcome shows a healthy server; None if it shows nothing."""
-    match outcome:
-        case Succeeded():
-            return True
-        case Failed() | Retrying():
-            return None if attempt.is_own_fault else False
-        case _:  # a crash is a failure of this process, anything else one of the task
-            return None

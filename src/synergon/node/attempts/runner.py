@@ -150,7 +150,7 @@ class Runner:
         if outcome is not None:
             if not isinstance(outcome, Succeeded):
                 self._note_failing(attempt, outcome)
-            self._completer.add(outcomes.fenced_outcome(attempt, outcome))
+            self._completer.add(attempt.fenced(outcome))
         self._signals.capacity_freed()
 
     def announce_stop(self) -> None:
@@ -380,7 +380,7 @@ class Runner:
         if transaction.opened is None or not isinstance(outcome, Succeeded):
             await transaction.rollback()
             return outcome
-        fenced = outcomes.fenced_outcome(attempt, outcome)
+        fenced = attempt.fenced(outcome)
         try:
             verdict = await transaction.finish(fenced)
         except Contention as error:  # the other transaction has committed: this one runs again, without a charge

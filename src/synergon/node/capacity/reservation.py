@@ -54,7 +54,7 @@ class Reservation:
         self._signals = signals
         self.acceptance: Acceptance | None = None
         """Set by the node: whether `can_accept` rejects the reserved task."""
-        self.patience_seconds = PATIENCE_SECONDS
+        self.patience = microseconds(PATIENCE_SECONDS)
         self.reserved: ReservedTask | None = None
         self.let_go: int | None = None
         """The task whose row may still name this node's reservation, which was dropped."""

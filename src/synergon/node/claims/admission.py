@@ -14,7 +14,6 @@ from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node.claims.fairness import Fairness
 from synergon.node.claims.ledger import Ledger
-from synergon.options.durations import microseconds
 from synergon.options.pipelines import ranks
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.task import AnyTask
@@ -92,7 +91,7 @@ class Admission:
             totals=ledger.totals,
             free=ledger.unpromised,
             yielding=self._yielding(kind_requests) if self._has_preemption else {},
-            patience=None if reservation is None else microseconds(reservation.patience_seconds),
+            patience=None if reservation is None else reservation.patience,
             reserve_microseconds=0 if reservation is None else reservation.keep_for,
             shares=ledger.shares,
         )
@@ -245,12 +244,12 @@ class Admission:
     @property
     def patience_seconds(self) -> float:
         """How long a task must have waited before capacity is reserved for it."""
-        return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience_seconds
+        return PATIENCE_SECONDS if self._reservation is None else self._reservation.patience / 1_000_000
 
     @property
     def patience(self) -> float | None:
         """How long a task must have waited before capacity is reserved for it; None if nothing may be reserved."""
-        return None if self._reservation is None else self._reservation.patience_seconds
+        return None if self._reservation is None else self._reservation.patience / 1_000_000
 
     @property
     def returns(self) -> int:

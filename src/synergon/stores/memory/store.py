@@ -35,7 +35,6 @@ from synergon.stores.memory import (
     nodes,
     queries,
 )
-from synergon.stores.memory.row import record_of
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules import finish
@@ -230,12 +229,6 @@ class MemoryStore(BaseStore):
             return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
 
     # ------------------------------------------------------------ queries
-
-    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final."""
-        with self._transaction() as (tables, _):
-            rows = [tables.rows.get(task_id) for task_id in ids]
-            return [None if row is None else record_of(row) for row in rows]
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page of the matching tasks."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.memory.row import Row
+from synergon.stores.memory.row import Row, record_of
 from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
 from synergon.stores.session import NO_RESULTS
 
@@ -39,6 +40,10 @@ class TaskRows:
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
         """The tasks of the history with these ids."""
         return {row.id: _final(row) for row in self._rows(ids) if row.state in FINAL}
+
+    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
+        """The tasks with these ids, live or final, for people."""
+        return {row.id: record_of(row) for row in self._rows(ids)}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,16 +13,6 @@ from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRe
 from synergon.stores import columns
 from synergon.stores.postgres.session import Session
 from synergon.stores.typed_rows import read_rows
-
-
-async def get(session: Session, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, wherever they are."""
-    found = {
-        record.id: record
-        for name in ("get_live", "get_ended")
-        for record in await session.typed(TaskRecord, name, list(ids))
-    }
-    return [found.get(task_id) for task_id in ids]
 
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery) -> TaskPage:

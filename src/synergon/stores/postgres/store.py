@@ -305,10 +305,6 @@ class PostgresStore(BaseStore):
 
     # ------------------------------------------------------------ queries
 
-    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final."""
-        return await self._snapshot(queries.get, ids)
-
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
         async with self._connections.transaction("repeatable_read") as connection:

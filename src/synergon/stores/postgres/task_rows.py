@@ -10,6 +10,7 @@ import msgspec
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import Record, to_datetime
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import new_tasks
 from synergon.stores.postgres.transaction import Transaction
@@ -44,6 +45,14 @@ class TaskRows:
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
         """The tasks of the history with these ids."""
         return {task.id: task for task in await self._transaction.typed(FinalTask, "final_tasks", list(ids))}
+
+    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
+        """The tasks with these ids, live or final, for people."""
+        return {
+            record.id: record
+            for name in ("get_live", "get_final")
+            for record in await self._transaction.typed(TaskRecord, name, list(ids))
+        }
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""

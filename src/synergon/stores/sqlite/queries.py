@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from synergon.model.lifecycle import FINAL, LIVE, State
@@ -13,19 +12,6 @@ from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 
 LIVE_RECORDS: Final = SQL["live_records"]
 _FINAL_RECORDS: Final = SQL["final_records"]
-
-
-def get(transaction: Transaction, ids: Sequence[int]) -> list[TaskRecord | None]:
-    """These tasks, live or final."""
-    wanted = as_json(ids)
-    found = {
-        record.id: record
-        for table in (LIVE_RECORDS, _FINAL_RECORDS)
-        for record in transaction.typed_select(
-            TaskRecord, f"{table} WHERE id IN (SELECT value FROM json_each(?))", (wanted,)
-        )
-    }
-    return [found.get(task_id) for task_id in ids]
 
 
 def list_tasks(transaction: Transaction, query: TaskQuery) -> TaskPage:

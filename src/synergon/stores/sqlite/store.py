@@ -223,10 +223,6 @@ class SqliteStore(BaseStore):
 
     # ------------------------------------------------------------ queries
 
-    async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final."""
-        return await self._read(queries.get, ids)
-
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         """One page, newest first."""
         return await self._read(queries.list_tasks, query)

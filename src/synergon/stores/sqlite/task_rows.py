@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
 from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
 from synergon.stores.session import NO_RESULTS
-from synergon.stores.sqlite.new_tasks import add, replace
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
+READY: Final = State.READY  # every insert uses it, and a constant is read faster than a member
+
 _encode: Final = msgspec.json.encode
+_VALUES: Final = tuple((GIVEN[form].shared.values, GIVEN[form].own.values) for form in Form)
 
 
 class _OldTask(msgspec.Struct, frozen=True):
@@ -45,6 +49,15 @@ class TaskRows:
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
         """The tasks of the history with these ids."""
         return {task.id: task for task in self._transaction.typed(FinalTask, "final_tasks", as_json(ids))}
+
+    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
+        """The tasks with these ids, live or final, for people."""
+        wanted = as_json(ids)
+        return {
+            record.id: record
+            for table in ("get_live", "get_final")
+            for record in self._transaction.typed(TaskRecord, table, wanted)
+        }
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""
@@ -145,17 +158,43 @@ class TaskRows:
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert tasks without keys, at the latest when the transaction ends."""
-        return [add(self._transaction, task) for task in tasks]
+        return [self._add(task) for task in tasks]
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
         """Insert a task with a key. None if a live task holds the key."""
         if self._transaction.row("key_holder", task.kind, task.key) is not None:
             return None
-        return add(self._transaction, task)
+        return self._add(task)
+
+    def _add(self, task: NewTask) -> Insertion:
+        task_id, now = self._transaction.next_id(), self._transaction.now
+        due = _due(task, now)
+        state = _first_state(task, due, now)
+        form = form_of(task)
+        shared, own = _VALUES[form]
+        computed: tuple[Any, ...] = (str(state), now)  # anything but plain text takes a detour into the database
+        if form is not Form.BARE:
+            computed += (_expires_at(task, now), _tags(task))
+        self._transaction.add_task(form, (*computed, *shared(task)), (task_id, due, *own(task)), task.queue)
+        return Insertion(task_id, True, state)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
         """Write a new task into the row of a live task that does not run. Returns its state."""
-        return replace(self._transaction, holder.id, task)
+        now = self._transaction.now
+        due = _due(task, now)
+        state = _first_state(task, due, now)
+        self._transaction.run("add_queue", task.queue)
+        self._transaction.run(
+            "replace",
+            **dict(zip(REPLACED.names, REPLACED.values(task), strict=True)),
+            id=holder.id,
+            state=str(state),
+            now=now,
+            due=due,
+            expires_at=_expires_at(task, now),
+            tags=_tags(task),
+        )
+        return state
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
         """The live task that holds a key."""
@@ -201,3 +240,25 @@ class TaskRows:
 
 def _text(result: bytes | None) -> str | None:
     return None if result is None else result.decode()
+
+
+def _first_state(task: NewTask, due: int, now: int) -> State:
+    if task.after_group is not None:
+        return State.WAITING
+    if due > now:
+        return State.SCHEDULED
+    return READY if task.limit_key is None else State.WAITING
+
+
+def _due(task: NewTask, now: int) -> int:
+    if task.run_at is not None:
+        return task.run_at
+    return now + task.delay if task.delay is not None else now
+
+
+def _expires_at(task: NewTask, now: int) -> int | None:
+    return now + task.expires_in if task.expires_in is not None else None
+
+
+def _tags(task: NewTask) -> str | None:
+    return _encode(task.tags).decode() if task.tags else None

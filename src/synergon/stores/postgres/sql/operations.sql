@@ -76,5 +76,5 @@ SELECT {final_record} FROM {schema}.history
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task WHERE id = ANY ($1)
 
--- name: get_ended
+-- name: get_final
 SELECT {final_record} FROM {schema}.history WHERE id = ANY ($1)

@@ -6,6 +6,12 @@ SELECT {live_record}, reserved_by FROM synergon_task
 -- Followed by conditions.
 SELECT {final_record} FROM synergon_history
 
+-- name: get_live
+SELECT {live_record}, reserved_by FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: get_final
+SELECT {final_record} FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: old_tasks
 SELECT id, queue, kind, finished_at FROM synergon_history WHERE state = ? AND finished_at < ? ORDER BY finished_at LIMIT ?
 
