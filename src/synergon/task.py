@@ -136,7 +136,7 @@ class Call(Generic[Value]):
             return requirements_text(
                 self.placement.requirements, None, is_long=is_long, is_process=is_process, where=where
             )
-        return self.task_type.demanded(self.placement)
+        return self.task_type.requirements_for(self.placement)
 
 
 class Enqueueable(Generic[Parameters, Value]):
@@ -182,7 +182,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Value]:
         if (guard := IDLE_HOOK_GUARD.get()) is not None:  # first, because an idle hook may make very many calls
-            await guard.give_way()
+            await guard.check_after_other_tasks()
         task_type = self._task_type
         inserted = await task_type.engine.enqueuer.enqueue_one(self._call(args, kwargs))
         return Handle.of(task_type.engine, inserted, task_type)
@@ -357,7 +357,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     def check_placement(self, placement: Placement) -> None:
         """Raise for options that this kind does not support."""
-        self.demanded(placement)
+        self.requirements_for(placement)
         if placement.title is not None:
             self.title_template(placement.title)
         runs_in = placement.runs_in
@@ -373,7 +373,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         arguments = {name: self.signature.parameters[name] for name in self.signature.names}
         return ArgumentTemplate(title, arguments, f"title of task {self.kind!r}")
 
-    def demanded(self, placement: Placement) -> str:
+    def requirements_for(self, placement: Placement) -> str:
         """The text of the requirements for a call with these options."""
         is_long = self.policy.is_exceeded_by(placement.timeout)
         where = f"with_options of {self.kind!r}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from synergon.node.node import Node
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-LAST_WORD_SECONDS: Final = 1.0
+STOP_MARK_SECONDS: Final = 1.0
 """How long a second signal waits until the node's row is marked as stopping."""
 
 
@@ -179,7 +179,7 @@ def _signals(worker: Worker, stop: asyncio.Event) -> Iterator[None]:
         lease = worker.node.membership.lease if worker.node is not None else None
         if asked:
             if lease is not None:  # the first signal may have come a moment ago
-                futures.wait([lease.stop_announced], LAST_WORD_SECONDS)
+                futures.wait([lease.stop_announced], STOP_MARK_SECONDS)
             os._exit(128 + number)
         asked.append(number)
         if worker.node is not None:

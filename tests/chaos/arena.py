@@ -19,8 +19,8 @@ from typing import Any, Final, Self
 import psutil
 from tests.chaos import journal
 from tests.chaos.databases import Database
-from tests.chaos.doors import Door
 from tests.chaos.evidence import Event, Evidence, Fall, Outage, Pause
+from tests.chaos.faulty_proxies import Door
 from tests.cluster.support import REPOSITORY, until
 
 from synergon import Engine

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.chaos.arena import Arena
 from tests.chaos.databases import PostgresDatabase, PostgresServer, Shutdown, SqliteDatabase
-from tests.chaos.doors import Manner
+from tests.chaos.faulty_proxies import Manner
 
 
 @dataclass(frozen=True, slots=True)

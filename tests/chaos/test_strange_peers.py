@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.arena import Arena
 from tests.chaos.auditor import audit
 from tests.chaos.databases import PostgresDatabase
-from tests.chaos.doors import Manner
+from tests.chaos.faulty_proxies import Manner
 from tests.cluster.support import until
 
 from synergon import Engine

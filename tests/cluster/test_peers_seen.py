@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 from tests import postgres_server
-from tests.cluster.door import Door
+from tests.cluster.peer_proxy import Door
 from tests.cluster.peers_support import cluster, joined, node, quantiles, url_fixture  # noqa: F401
 from tests.cluster.support import IS_LONG_RUN
 from tests.support import SOON, Pace, until

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from tests.node.crew import Crew
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
+from tests.node.explained_nodes import Crew
 from tests.support import PATIENCE_SECONDS, until_state
 
 from synergon import (

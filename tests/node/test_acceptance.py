@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
@@ -438,9 +438,9 @@ async def test_a_store_that_is_away_is_waited_for(new_engine: NewEngine, memory_
         return candidates
 
     async with engine, engine.worker():
-        with stores[-1].away("look"):
+        with stores[-1].away("read_candidates"):
             handle = await note.enqueue()
-            await until(lambda: stores[-1].calls["look"] >= 2)
+            await until(lambda: stores[-1].calls["read_candidates"] >= 2)
         assert await handle.result(PATIENCE_SECONDS) == "ran"
 
 

@@ -22,12 +22,12 @@ class Stubborn:
 
     def __init__(self) -> None:
         self.begun = threading.Event()
-        self.let_go = threading.Event()
+        self.dropped_task = threading.Event()
 
     async def deaf(self, *_: Any) -> list[Any]:
         """A coroutine that will not be cancelled."""
         self.begun.set()
-        while not self.let_go.is_set():
+        while not self.dropped_task.is_set():
             try:
                 await asyncio.sleep(0.005)
             except asyncio.CancelledError:
@@ -37,7 +37,7 @@ class Stubborn:
     def stuck(self, *_: Any) -> list[Any]:
         """A plain function that does not return."""
         self.begun.set()
-        self.let_go.wait(PATIENCE_SECONDS)
+        self.dropped_task.wait(PATIENCE_SECONDS)
         return []
 
     def deaf_later(self, *_: Any) -> Any:
@@ -51,7 +51,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubborn]:
         monkeypatch.setattr(f"synergon.node.callbacks.{module}.STOP_SECONDS", 0.05)
     functions = Stubborn()
     yield functions
-    functions.let_go.set()
+    functions.dropped_task.set()
 
 
 def a_hook(engine: Engine, function: Callable[..., Any]) -> str:
@@ -187,7 +187,7 @@ async def test_a_callback_that_ignores_its_timeout_is_logged_before_the_stop(
         await engine.enqueue([engine.call("work")])
         await until(lambda: "ignores its timeout of 0.05 s and goes on" in caplog.text)
         assert known_as in caplog.text
-        stubborn.let_go.set()
+        stubborn.dropped_task.set()
 
 
 @pytest.mark.parametrize("place", [a_hook, a_subscriber])

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, check_counts, ended, until, until_state
 
 from synergon import Context, Engine, Handle, Reason, Retry, State, TaskCancelled, TaskNotFound

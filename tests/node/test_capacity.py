@@ -7,7 +7,7 @@ from cProfile import Profile
 from pstats import Stats
 
 from tests.conftest import NewEngine
-from tests.node.crowd import Crowd, node_of
+from tests.node.counted_functions import Crowd, node_of
 from tests.support import PATIENCE_SECONDS, Gate, until
 
 from synergon import Resources, State

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import Crowd, node_of
+from tests.node.counted_functions import Crowd, node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 

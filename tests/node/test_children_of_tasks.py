@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until
 
 from synergon import Cancel, Context, Discard, Engine, Reason, Retry, Snooze, State

@@ -108,7 +108,7 @@ class Paths:
         await node.reaper.reap()
 
     async def _sweep(self, node: Node) -> None:
-        node.look_everywhere()
+        node.check_everything()
 
 
 async def test_a_cordoned_node_starts_nothing_by_any_path_in_a_hundred_tries_of_each(
@@ -194,14 +194,14 @@ async def test_a_node_that_loses_its_lease_while_cordoned_comes_back_cordoned(
         first = node.id
         await order_without_a_word(engine, "cordon", first)
         if has_heard:
-            node.look_everywhere()
+            node.check_everything()
             await until(lambda: node.cordon.is_cordoned)
         await engine.store.unregister(first)  # somebody has declared it dead
         await until(lambda: node.id != first and node.scheduler.is_open)
         assert node.cordon.is_cordoned
         assert (await row_of(engine, node)).is_cordoned
         handle = await work.enqueue()
-        node.look_everywhere()
+        node.check_everything()
         await asyncio.sleep(0.05)
         assert ran == []
         await engine.uncordon(node.id)

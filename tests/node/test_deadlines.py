@@ -50,7 +50,7 @@ class NotedDeadlines(Deadlines):
         super().__init__(asyncio.get_running_loop(), {}, cast("Completer", None))
         self._passed = passed
 
-    def _pass(self, attempt: Attempt) -> None:
+    def _expire(self, attempt: Attempt) -> None:
         self._passed(attempt)
 
 

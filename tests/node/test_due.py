@@ -139,7 +139,7 @@ async def test_a_retry_that_comes_while_the_store_answers_what_is_due_next_is_no
 
     async with engine.worker() as node:
         stores[-1].cause("wake", answer_late)
-        node.alarm.look()
+        node.alarm.check_now()
         await answer.until_reached()
         handle = await fail_once.enqueue()
         await until(lambda: node.completer.finished == 1)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.heard import names, take
+from tests.node.recorded_events import names, take
 from tests.support import PATIENCE_SECONDS, ended, until, until_state
 
 from synergon import (

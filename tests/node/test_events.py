@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
 import pytest
-from tests.node.heard import names, take
+from tests.node.recorded_events import names, take
 from tests.stores.actions import Worker
 from tests.support import PATIENCE_SECONDS, Gate, ended, until
 

@@ -396,14 +396,14 @@ async def test_an_outcome_that_comes_during_an_exchange_goes_with_the_next(stand
 
 
 def contest(stand: Stand) -> None:
-    stand.permits.learn([another_node(theirs=LICENSED)])
+    stand.permits.update_contested([another_node(theirs=LICENSED)])
     stand.scheduler.choose_exchanged_kinds()
 
 
 async def test_a_contested_permit_is_free_for_one_round_before_it_is_claimed_again(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedulers, "ROUND_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(schedulers, "DEFERRAL_SECONDS", PATIENCE_SECONDS)
     ids, claim = await run_one(stand, 3)
     contest(stand)
     stand.end(claim)
@@ -413,13 +413,13 @@ async def test_a_contested_permit_is_free_for_one_round_before_it_is_claimed_aga
     (free,) = await stand.add(1, "free")
     await stand.settle()
     assert [claim.id for claim in stand.claims] == [free], "kinds without permits are not held back"
-    stand.scheduler._end_round()
+    stand.scheduler._end_deferral()
     await stand.settle()
     assert [claim.id for claim in stand.claims] == [free, ids[1]]
 
 
 async def test_a_node_that_steps_back_for_nothing_backs_off(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedulers, "ROUND_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(schedulers, "DEFERRAL_SECONDS", PATIENCE_SECONDS)
     contest(stand)
     await stand.add(100)
     await stand.settle()
@@ -433,7 +433,7 @@ async def test_a_node_that_steps_back_for_nothing_backs_off(stand: Stand, monkey
             continue
         rounds.append(skipped)
         skipped = 0
-        stand.scheduler._end_round()
+        stand.scheduler._end_deferral()
         await stand.settle()
     assert rounds == [0, 1, 3, 7, 15, 15, 15]
 
@@ -441,7 +441,7 @@ async def test_a_node_that_steps_back_for_nothing_backs_off(stand: Stand, monkey
 async def test_a_node_whose_permit_was_taken_steps_back_each_time(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedulers, "ROUND_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(schedulers, "DEFERRAL_SECONDS", PATIENCE_SECONDS)
     contest(stand)
     await stand.add(100)
     await stand.settle()
@@ -450,7 +450,7 @@ async def test_a_node_whose_permit_was_taken_steps_back_each_time(
         await stand.settle()
         assert stand.claims == [], "it has stepped back"
         await stand.store.set_limit("license", 0)  # as if the other node had taken the permit
-        stand.scheduler._end_round()
+        stand.scheduler._end_deferral()
         await stand.settle()
         assert stand.claims == []
         await stand.store.set_limit("license", 1)
@@ -461,7 +461,7 @@ async def test_a_node_whose_permit_was_taken_steps_back_each_time(
 async def test_a_permit_that_is_contested_no_longer_is_exchanged_again(stand: Stand) -> None:
     ids, claim = await run_one(stand, 2)
     contest(stand)
-    stand.permits.learn([])
+    stand.permits.update_contested([])
     stand.scheduler.choose_exchanged_kinds()
     stand.end(claim)
     await stand.settle()
@@ -494,7 +494,7 @@ class Turns:
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
 
-    async def let_go(self, node: Node) -> None:
+    async def dropped_task(self, node: Node) -> None:
         """Let the first one end when the node is at rest."""
         await self.entered.wait()
         await until(lambda: node.scheduler.is_idle(None))
@@ -575,7 +575,7 @@ async def test_tasks_start_with_the_end_of_the_one_before(url: str, register: Re
         found = watch(made[-1])
         handles = await task.enqueue_many((number,) for number in range(TASKS))
         async with engine.worker() as node:
-            await turns.let_go(node)
+            await turns.dropped_task(node)
             assert [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles] == list(range(TASKS))
     assert (turns.began, turns.most) == (list(range(TASKS)), 1)
     assert len(found) == TASKS - 1, "all but the first"
@@ -591,7 +591,7 @@ async def test_kinds_that_share_a_permit_take_it_in_their_common_order(url: str)
         handles = [await kinds[number % 3 % 2].enqueue(number) for number in range(TASKS)]
         handles += [await kinds[1].with_options(priority=1).enqueue(TASKS)]
         async with engine.worker() as node:
-            await turns.let_go(node)
+            await turns.dropped_task(node)
             for handle in handles:
                 await handle.result(timeout=PATIENCE_SECONDS)
     assert (turns.began, turns.most) == ([TASKS, *range(TASKS)], 1)
@@ -636,7 +636,7 @@ async def test_tasks_that_started_unheard_run_all_the_same(url: str, register: R
         made[-1].cause("exchange", lose_the_answer)
         handles = await task.enqueue_many((number,) for number in range(6))
         async with engine.worker() as node:
-            await turns.let_go(node)
+            await turns.dropped_task(node)
             assert [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles] == list(range(6))
         record = await engine.get(lost[0].id)
     assert (turns.began, turns.most) == (list(range(6)), 1)
@@ -653,7 +653,7 @@ async def test_outcomes_are_written_though_no_exchange_gets_through(url: str, re
         made[-1].cause("exchange", is_away)
         handles = await task.enqueue_many((number,) for number in range(3))
         async with engine.worker() as node:
-            await turns.let_go(node)
+            await turns.dropped_task(node)
             assert [await handle.result(timeout=PATIENCE_SECONDS) for handle in handles] == list(range(3))
             await asyncio.wait_for(node.completer.flushed(), PATIENCE_SECONDS)
     assert (turns.began, turns.most) == (list(range(3)), 1)
@@ -699,7 +699,7 @@ async def test_outcomes_that_wait_when_the_lease_is_lost_are_not_forgotten(
     async with engine:
         handle = await task.enqueue(0)
         async with engine.worker() as node:
-            await turns.let_go(node)
+            await turns.dropped_task(node)
             assert await handle.result(timeout=PATIENCE_SECONDS) == 0
             threads: list[threading.Thread] = []
             choose = node.scheduler.choose_exchanged_kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.node.crew import crew_of
+from tests.node.explained_nodes import crew_of
 from tests.node.situations import (
     SCENARIOS,
     Scenario,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.cluster.support import IS_LONG_RUN
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 
 from synergon import Command, Engine, Resources, State, Why
 from synergon.model.claims import Claim, KindRequest

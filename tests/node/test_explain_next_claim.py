@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.node.crew import Crew, crew_of
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
+from tests.node.explained_nodes import Crew, crew_of
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 
 from synergon import Resources, State, Why

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.crew import crew_of
-from tests.node.crowd import node_of
+from tests.node import process_functions as process_bodies
+from tests.node.counted_functions import node_of
+from tests.node.explained_nodes import crew_of
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, a_row, make_troubled, until, until_state
 
 from synergon import Engine, Handle, Rate, Resources, Snooze, State, TaskNotFound, Why

@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, until
 
 from synergon import Engine, State

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until
 
 from synergon import Context, Engine, OptionError, Reason, Retry, Snooze, State, SynergonError, testing

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.crowd import node_of
+from tests.node import process_functions as process_bodies
+from tests.node.counted_functions import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.node.full_node import Alarm, Crowd, Deaf
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, make_troubled, until
 
 from synergon import Context, Engine, OptionError, Resources, State

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.node.full_node import Alarm, Crowd, Deaf, given_back, impatient  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, ended, make_troubled, until

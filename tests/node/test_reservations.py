@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import WITHIN_A_LEASE, node_of
-from tests.node.half_full import HalfFull
+from tests.node.counted_functions import WITHIN_A_LEASE, node_of
+from tests.node.reserving_node import HalfFull
 from tests.stores.actions import pass_time
 from tests.support import PATIENCE_SECONDS, Gate, until, until_state
 

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ThreadGate, all_tasks, ended, until, until_state
 
 from synergon import Context, Engine, Handle, NotConnected, OptionError, State

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, State

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, all_tasks, ended, until_state
 
 from synergon import Context, Engine, NotAvailable, NotConnected, OptionError, Reason, Retry, Snooze, State

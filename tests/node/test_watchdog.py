@@ -11,7 +11,7 @@ import pytest
 from synergon.model.clock import SystemClock
 from synergon.node.liveness.watchdog import PATIENCE_SECONDS, Watchdog
 
-LOOKS: Final = 4
+MAX_ROUNDS: Final = 4
 
 
 class BusyClock(SystemClock):
@@ -29,7 +29,7 @@ class BusyClock(SystemClock):
     async def sleep(self, seconds: float) -> None:
         self._now += seconds * self._slowness
         self._sleeps += 1
-        if self._sleeps == LOOKS:
+        if self._sleeps == MAX_ROUNDS:
             self._end.set()
 
 
@@ -48,4 +48,4 @@ async def test_a_blocked_loop_is_logged_once_and_a_suspended_process_never(
         text for text in caplog.messages if "code outside of tasks has blocked the event loop for more than 1 s" in text
     ]
     assert len(said) == complaints
-    assert LOOKS / 2 > PATIENCE_SECONDS, "there was time enough to complain"
+    assert MAX_ROUNDS / 2 > PATIENCE_SECONDS, "there was time enough to complain"

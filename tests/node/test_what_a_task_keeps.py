@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, make_troubled, until
 
 from synergon import Cancel, Context, Engine, OptionError, Progress, Retry, State, TaskNotFound, injected

@@ -288,8 +288,8 @@ async def test_a_connection_whose_answers_are_not_read_is_ended(port: Port, clie
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places for four strangers, two of them from one address, and for four peers."""
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(http_server, "MAX_STRANGERS", 4)
-    monkeypatch.setattr(http_server, "MAX_STRANGERS_PER_ADDRESS", 2)
+    monkeypatch.setattr(http_server, "MAX_UNVERIFIED", 4)
+    monkeypatch.setattr(http_server, "MAX_UNVERIFIED_PER_ADDRESS", 2)
 
 
 @pytest.mark.usefixtures("few")
@@ -302,7 +302,7 @@ async def test_strangers_displace_each_other_and_never_a_peer() -> None:
         async with connected(port, 20) as strangers:
             for stranger in strangers[:-2]:
                 assert await stranger.rest() == b""
-            assert len(port.server._strangers) == 2
+            assert len(port.server._unverified) == 2
             strangers[-1].send(request())
             assert (await strangers[-1].answer())[0] == 200
             peer.send(request())
@@ -331,7 +331,7 @@ async def test_the_strangers_of_many_addresses_have_a_bound_too() -> None:
     strangers = [await port.connect(host) for host in hosts]
     for stranger in strangers[:-4]:
         assert await stranger.rest() == b""
-    assert len(port.server._strangers) == 4
+    assert len(port.server._unverified) == 4
     for stranger in strangers:
         stranger.close()
     await port.server.close()
@@ -368,7 +368,7 @@ async def test_places_are_given_back(port: Port) -> None:
         for client in clients[:5]:
             client.send(request())
             assert (await client.answer())[0] == 200
-    await until(lambda: not port.server._strangers and not port.server._peers)
+    await until(lambda: not port.server._unverified and not port.server._peers)
     assert port.server._strangers_by_address == {}
 
 

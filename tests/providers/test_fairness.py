@@ -34,7 +34,7 @@ class Stage:
 
         return body
 
-    def let_go(self, name: str, number: int = 1) -> None:
+    def dropped_task(self, name: str, number: int = 1) -> None:
         for _ in range(number):
             self._permits[name].release()
 
@@ -54,11 +54,11 @@ async def test_the_next_free_slot_goes_to_the_provider_that_has_fewer(new_engine
         await stage.busy.enqueue_many([() for _ in range(20)])
         await stage.until_began(4)
         await stage.quiet.enqueue()
-        stage.let_go("busy")
+        stage.dropped_task("busy")
         assert (await stage.until_began(5))["quiet"] == 1
-        stage.let_go("quiet")
+        stage.dropped_task("quiet")
         assert (await stage.until_began(6))["busy"] == 5  # what nobody else wants is its own
-        stage.let_go("busy", 20)
+        stage.dropped_task("busy", 20)
 
 
 @pytest.mark.parametrize(("slots", "others"), [(4, 1), (5, 2), (6, 2), (7, 4)])
@@ -75,7 +75,7 @@ async def test_uneven_slots_do_not_make_a_provider_wait_for_a_backlog(
             await stage.until_began(slots)
             await stage.quiet.enqueue()
             crowded = stage.most()
-            stage.let_go(crowded)
+            stage.dropped_task(crowded)
             assert (await stage.until_began(slots + 1))["quiet"] == 1
 
 
@@ -87,7 +87,7 @@ async def test_two_backlogs_get_half_of_the_slots_each_whichever_came_first(new_
         await stage.quiet.enqueue_many([() for _ in range(50)])
         async with engine.worker(grace=0):
             assert await stage.until_began(4) == {"busy": 2, "quiet": 2}
-            stage.let_go("busy")
+            stage.dropped_task("busy")
             assert await stage.until_began(5) == {"busy": 3, "quiet": 2}
 
 
@@ -98,6 +98,6 @@ async def test_a_provider_that_is_alone_gets_all_slots(new_engine: NewEngine, ur
         handles = await stage.busy.enqueue_many([() for _ in range(20)])
         async with engine.worker():
             assert await stage.until_began(5) == {"busy": 5}
-            stage.let_go("busy", 20)
+            stage.dropped_task("busy", 20)
             for handle in handles:
                 await handle.result(PATIENCE_SECONDS)

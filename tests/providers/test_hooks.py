@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.process_bodies import exits, on
+from tests.node.process_functions import exits, on
 from tests.support import PATIENCE_SECONDS, ended, until
 
 from synergon import Engine, Reason, Retry, Server, State, injected

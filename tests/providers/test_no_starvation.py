@@ -175,15 +175,15 @@ async def test_a_node_that_steps_back_for_nothing_backs_off(url: str, monkeypatc
     """The other node has no task: of a hundred ends few are followed by a round without a claim."""
     async with two_nodes(url, a_named_limit) as (backlog, _, node):
         rounds: list[int] = []
-        steps_back = node.permits.steps_back
+        should_defer = node.permits.should_defer
 
         def note() -> bool:
-            does = steps_back()
+            does = should_defer()
             if does:
                 rounds.append(len(backlog.began))
             return does
 
-        monkeypatch.setattr(node.permits, "steps_back", note)
+        monkeypatch.setattr(node.permits, "should_defer", note)
         before = len(backlog.began)
         await until(lambda: len(backlog.began) >= before + 100)
         assert 1 <= len(rounds) <= 100 / 15 + 5
@@ -259,7 +259,7 @@ async def test_a_kind_of_which_no_more_may_run_here_runs_elsewhere(url: str) -> 
 
 async def test_who_frees_a_contested_permit_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_nodes(url, a_named_limit) as (_, other, node):
-        monkeypatch.setattr(scheduler, "ROUND_SECONDS", PATIENCE_SECONDS)  # it steps back until the other is done
+        monkeypatch.setattr(scheduler, "DEFERRAL_SECONDS", PATIENCE_SECONDS)  # it steps back until the other is done
         told: list[list[str]] = []
         freed = node.hints.freed
 

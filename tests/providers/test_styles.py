@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 import pytest
 from tests.conftest import NewEngine
-from tests.providers import bodies
+from tests.providers import task_functions as bodies
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import (

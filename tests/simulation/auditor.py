@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tests.simulation.settling import check_outcome
+from tests.simulation.outcome_rules import check_outcome
 
 from synergon.model.claims import Claim, ClaimRequest
 from synergon.model.lifecycle import FINAL, Reason, State, is_legal

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.simulation.auditor import Auditor
-from tests.simulation.bodies import RETRY, Script, perform
 from tests.simulation.chaos import Chaos
 from tests.simulation.executions import Execution, Executions
-from tests.simulation.patience import Patience
 from tests.simulation.process import Process
+from tests.simulation.task_functions import RETRY, Script, perform
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World, at_once
 

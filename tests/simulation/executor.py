@@ -21,7 +21,7 @@ from synergon.model.outcomes import Progress
 from synergon.node.attempts.outcomes import describe, find_control
 from synergon.node.processes.child_job import ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildKilled, ChildRun
-from synergon.node.processes.executors import Keeper, Kept
+from synergon.node.processes.executors import BackgroundLoop, BackgroundRun
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -79,8 +79,8 @@ class SimulatedExecutor:
             child.kill()
         self._children.clear()
 
-    def start_keeper(self, reserved: Kept) -> Keeper:
-        return SimulatedKeeper(reserved)
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
+        return SimulatedRun(loop)
 
     def exit_process(self, code: int) -> None:
         self._process.die(f"has exited with {code}")
@@ -89,12 +89,12 @@ class SimulatedExecutor:
         self.kill_children()
 
 
-class SimulatedKeeper:
+class SimulatedRun:
     """The lease's loop, beside the node's."""
 
-    def __init__(self, reserved: Kept) -> None:
+    def __init__(self, loop: BackgroundLoop) -> None:
         self._end = asyncio.Event()
-        self._task = asyncio.ensure_future(reserved.keep(self._end))
+        self._task = asyncio.ensure_future(loop.run(self._end))
 
     async def stop(self) -> None:
         self._end.set()

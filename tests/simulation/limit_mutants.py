@@ -25,9 +25,9 @@ def key_queue_not_balanced_after_an_end(patch: Patch) -> None:
 
     async def draw_without_key_queues(session: Session) -> Moves:
         session.touched.key_queues.clear()
-        return await follow_ups.draw(session)
+        return await follow_ups.apply_follow_ups(session)
 
-    patch.setattr(finish, "follow_ups", SimpleNamespace(draw=draw_without_key_queues))
+    patch.setattr(finish, "follow_ups", SimpleNamespace(apply_follow_ups=draw_without_key_queues))
 
 
 def limit_of_a_key_queue_ignored(patch: Patch) -> None:

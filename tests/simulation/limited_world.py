@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from tests.simulation.auditor import READING, Auditor, Seen
-from tests.simulation.bodies import RETRY, Script, perform
 from tests.simulation.chaos import Chaos
-from tests.simulation.patience import Patience
 from tests.simulation.process import Process
+from tests.simulation.task_functions import RETRY, Script, perform
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import Workload
 from tests.simulation.world import World, at_once
 

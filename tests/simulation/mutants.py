@@ -185,12 +185,12 @@ def waiters_told_once(patch: Patch) -> None:
     async def rest(self: Waiters) -> None:
         await self._wake.wait()
 
-    patch.setattr(Waiters, "_rest", rest)
+    patch.setattr(Waiters, "_wait_for_wake_up", rest)
 
 
 def unknown_claims_kept(patch: Patch) -> None:
     """A claim whose answer was lost is forgotten."""
-    patch.setattr(LostClaims, "doubt", lambda self: None)
+    patch.setattr(LostClaims, "claim_failed", lambda self: None)
 
 
 def closed_after_joining_again(patch: Patch) -> None:

@@ -90,12 +90,12 @@ def done_believed(patch: Patch) -> None:
                 if record is not None and not future.done() and (record.state.is_final or record.attempts):
                     future.set_result(record)
 
-    patch.setattr(Waiters, "_look", look_away)
+    patch.setattr(Waiters, "_read", look_away)
 
 
 def cancel_believed(patch: Patch) -> None:
     """A cancel hint ends whatever runs under that id."""
-    patch.setattr(Canceller, "wish", lambda self, task_id: self._runner.stop_one(task_id, Stop.CANCEL))
+    patch.setattr(Canceller, "note_cancel_request", lambda self, task_id: self._runner.stop_one(task_id, Stop.CANCEL))
 
 
 def cancel_not_told(patch: Patch) -> None:

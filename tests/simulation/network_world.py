@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from tests.simulation import bodies
-from tests.simulation.citizen import Citizen
-from tests.simulation.climate import CLIMATES, NetworkChaos
-from tests.simulation.patience import Patience
+from tests.simulation import task_functions as bodies
+from tests.simulation.network_faults import CLIMATES, NetworkChaos
 from tests.simulation.process import HostClock, Process
-from tests.simulation.promptness import Promptness
+from tests.simulation.simulated_engine import Citizen
+from tests.simulation.start_latency_auditor import Promptness
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.wire import address_of
 from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World

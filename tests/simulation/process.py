@@ -166,7 +166,7 @@ class Process(Owner):
         inserted = await self.store.insert(tasks)
         if self.node is not None:
             self.node.signals.ready([task.kind for task in tasks])
-            self.node.alarm.look()
+            self.node.alarm.check_now()
         return inserted[0].id
 
     async def cancel(self, task_id: int) -> None:

@@ -116,7 +116,7 @@ class Fate:
 
 def test_a_node_without_answers_stops_a_sixth_before_the_end_and_has_exited_at_the_end() -> None:
     async def keep(lease: Lease, clock: HostClock) -> None:
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     fate = Fate(keep, has_bodies=True)
     assert (fate.lost_at, fate.exited_at) == (25.0, 30.0)
@@ -127,7 +127,7 @@ def test_a_try_that_is_stuck_leaves_time_for_another_one(in_vain: int) -> None:
     async def keep_a_minute(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(60, end.set)
-        await lease.keep(end)
+        await lease.run(end)
 
     assert Fate(keep_a_minute, has_bodies=True, keeper=SilentKeeper(in_vain)).lost_at is None
 
@@ -135,7 +135,7 @@ def test_a_try_that_is_stuck_leaves_time_for_another_one(in_vain: int) -> None:
 def test_a_lease_counts_from_before_it_was_asked_for() -> None:
     async def keep_late(lease: Lease, clock: HostClock) -> None:
         await clock.sleep(20)  # so long did the store take to answer the registration
-        await lease.keep(asyncio.Event())
+        await lease.run(asyncio.Event())
 
     assert Fate(keep_late, has_bodies=False).lost_at == 25.0
 
@@ -168,7 +168,7 @@ def words_of_half_a_minute(loop: asyncio.AbstractEventLoop | None) -> list[tuple
     async def keep(lease: Lease, clock: HostClock) -> None:
         end = asyncio.Event()
         asyncio.get_running_loop().call_later(27, end.set)
-        await lease.keep(end)
+        await lease.run(end)
 
     Fate(keep, has_bodies=False, keeper=keeper, status=publisher)
     return keeper.heard

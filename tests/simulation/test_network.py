@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Final
 
 import pytest
-from tests.simulation.climate import CLIMATES
 from tests.simulation.mutants import Mutant
+from tests.simulation.network_faults import CLIMATES
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
 

@@ -16,7 +16,7 @@ from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, Rejected, SendError
 
 if TYPE_CHECKING:
-    from tests.simulation.citizen import Citizen
+    from tests.simulation.simulated_engine import Citizen
 
 GIVEN_UP_SECONDS: Final = 1.0
 """How long a sender waits at the most for an answer."""

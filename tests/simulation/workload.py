@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation import bodies
-from tests.simulation.bodies import Script
+from tests.simulation import task_functions as bodies
+from tests.simulation.task_functions import Script
 
 from synergon.errors import SynergonError
 from synergon.model.lifecycle import State

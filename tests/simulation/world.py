@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tests.simulation import bodies
+from tests.simulation import task_functions as bodies
 from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos
 from tests.simulation.executions import Executions
-from tests.simulation.patience import Patience
 from tests.simulation.process import HostClock, Process
 from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
+from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import Workload
 
 from synergon.errors import SynergonError

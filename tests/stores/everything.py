@@ -187,7 +187,9 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
     big = await add(store, kind="big", requirements=demands(cpu=8))
     small = await add(store, kind="big", requirements=demands(cpu=1))
     kind_request, totals = KindRequest(kind="big", count=9), amounts(cpu=8)
-    assert [record.id for record in await store.look(CandidateQuery(kind_request=kind_request, totals=totals))] == [
+    assert [
+        record.id for record in await store.read_candidates(CandidateQuery(kind_request=kind_request, totals=totals))
+    ] == [
         big,
         small,
     ]

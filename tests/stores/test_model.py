@@ -177,10 +177,10 @@ class StoreMachine(RuleBasedStateMachine):
         kind_requests = request.kinds
         if only is not None:  # the node has looked at the tasks of one kind
             kind_requests = (replace(kind_requests[0], only=tuple(self.pick_ids(only))), *kind_requests[1:])
-        held = request.held if reserved_task is None else self.demanded(reserved_task, request)
+        held = request.held if reserved_task is None else self.requirements_for(reserved_task, request)
         self.claim_both(replace(request, node_id=node_id, kinds=kind_requests, reserved_task=reserved_task, held=held))
 
-    def demanded(self, reserved_task: int, request: ClaimRequest) -> dict[str, int]:
+    def requirements_for(self, reserved_task: int, request: ClaimRequest) -> dict[str, int]:
         """No node holds more than the task could use that it holds it for."""
         task = self.model.tasks.get(reserved_task)
         kind_request = next(
@@ -264,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
                 kind_request=kind_request, labels=machine["labels"], totals=machine["totals"], after=behind, limit=limit
             )
             mine = [task for task in self.model.claimable(None) if task.task.kind == kind]
-            assert [record.id for record in self.run(self.store.look(look))] == looked_at(look, mine)
+            assert [record.id for record in self.run(self.store.read_candidates(look))] == looked_at(look, mine)
         if not self.model.expired():  # whether these go before others is nobody's business
             for task_id in (first, *others):
                 assert self.run(self.store.ahead(task_id, limit)) == self.model.ahead(task_id, limit)

@@ -245,7 +245,7 @@ def interrupted(store: PostgresStore, between: Interlude) -> Callable[..., Any]:
 
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
         answer = await store._statement(work, *arguments)
-        if work is claim._look and interludes:
+        if work is claim._read_candidates and interludes:
             await interludes.pop()()
         return answer
 
@@ -259,7 +259,7 @@ async def test_a_claimer_that_lost_everything_it_saw_takes_what_comes_next(store
     async def others_are_quicker() -> None:
         assert await quick.claim_ids(limit=10) == ids[:10]
 
-    claims, _ = await claim.claim_by_contest(interrupted(store, others_are_quicker), request(slow.node_id, 10))
+    claims, _ = await claim.claim_optimistically(interrupted(store, others_are_quicker), request(slow.node_id, 10))
     assert [claim.id for claim in claims] == ids[10:]
 
 
@@ -273,7 +273,7 @@ async def test_a_claimer_that_lost_a_part_fills_up_and_keeps_to_its_rooms(store:
 
     kind_requests = (KindRequest(kind=KIND, count=5), KindRequest(kind="other", count=2))
     wanted = ClaimRequest(node_id=slow.node_id, kinds=kind_requests, limit=100)
-    claims, _ = await claim.claim_by_contest(interrupted(store, others_are_quicker), wanted)
+    claims, _ = await claim.claim_optimistically(interrupted(store, others_are_quicker), wanted)
     assert [claim.id for claim in claims] == ids[3:8] + others[:2]
 
 
@@ -284,7 +284,7 @@ async def test_what_changed_since_the_look_is_asked_again(store: PostgresStore) 
     async def pause() -> None:
         await store.pause(["x"])
 
-    claims, _ = await claim.claim_by_contest(interrupted(store, pause), request(worker.node_id, 10))
+    claims, _ = await claim.claim_optimistically(interrupted(store, pause), request(worker.node_id, 10))
     assert claims == []
 
 
@@ -295,15 +295,15 @@ async def test_what_is_taken_is_not_lost_when_a_later_look_fails(store: Postgres
 
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal looks
-        looks += work is claim._look
+        looks += work is claim._read_candidates
         if looks == 2:
             raise StoreError("away")
         answer = await store._statement(work, *arguments)
-        if work is claim._look:
+        if work is claim._read_candidates:
             await quick.claim_ids(limit=1)
         return answer
 
-    claims, _ = await claim.claim_by_contest(run, request(slow.node_id, 5))
+    claims, _ = await claim.claim_optimistically(run, request(slow.node_id, 5))
     assert [claim.id for claim in claims] == ids[1:5]
 
 
@@ -340,7 +340,7 @@ async def test_a_claim_gives_up_when_everything_is_held(store: PostgresStore) ->
         return await store._statement(work, *arguments)
 
     async with held(*ids), asyncio.timeout(PATIENCE_SECONDS):
-        claims, _ = await claim.claim_by_contest(run, request(worker.node_id, 500))
+        claims, _ = await claim.claim_optimistically(run, request(worker.node_id, 500))
         assert claims == []
     assert tries < 3 * claim.MOST_REJECTIONS
     assert await worker.claim_ids() == ids

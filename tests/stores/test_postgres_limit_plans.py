@@ -83,11 +83,11 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
         ("'lined'", "NULL", "1", "7", "1000"),
         {"task_after"},
     ),
-    "running_bonds": ("bigint[]", (IDS,), {"task_pkey"}),
+    "running_lock_targets": ("bigint[]", (IDS,), {"task_pkey"}),
     "end_empty_groups": ("bigint[]", (IDS,), {"task_member"}),
     "release_followers": ("bigint[]", (IDS,), {"task_after"}),
     "kinds_of_followers": ("bigint[]", (IDS,), {"task_after"}),
-    "due_bonds": ("integer", ("100",), {"task_due", "task_expiry"}),
+    "due_lock_targets": ("integer", ("100",), {"task_due", "task_expiry"}),
 }
 """The types of its parameters, their values, and the indexes of tasks that it may read."""
 

@@ -443,7 +443,7 @@ async def test_an_operator_does_everything_that_operators_do(place: Place, grant
         ready = await owner.plain.enqueue(1)
         first, second = await owner.lined.enqueue_many([("ada",)] * 2)
         group = await owner.engine.group("all", [owner.plain.call()] * 2, then=owner.plain.call())
-        stranded = (await owner.load.enqueue(to="b"))["b"]
+        commands_without_server = (await owner.load.enqueue(to="b"))["b"]
         later = await owner.plain.with_options(delay=3600).enqueue(2)
         assert await engine.cancel(ready.id)
         await engine.retry(ready.id)
@@ -454,7 +454,7 @@ async def test_an_operator_does_everything_that_operators_do(place: Place, grant
         await engine.set_limit("license", 5)
         await engine.set_limit("key:lined", 3)
         await engine.set_servers("gpu", {"a": 4, "c": 1})
-        assert (await ended(owner, stranded)).state in (State.FAILED, State.SUCCEEDED)
+        assert (await ended(owner, commands_without_server)).state in (State.FAILED, State.SUCCEEDED)
         assert await engine.resume("default")
         for handle in (ready, second, later):
             assert (await ended(owner, handle)).state is State.SUCCEEDED

@@ -79,7 +79,7 @@ SAID: Final = {
     "a key queue": [
         *(
             "BEGIN",
-            "running_bonds",
+            "running_lock_targets",
             "lock_limits",
             "running_tasks",
             "end",
@@ -122,7 +122,7 @@ EXCHANGED: Final = {
     "a limit": ["BEGIN", "lock_limits", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
     "a server": ["BEGIN", "lock_pools", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
     "a key queue": [
-        *("BEGIN", "lock_limits", "running_bonds", "running_tasks", "end", "key_queue_counts", "promote"),
+        *("BEGIN", "lock_limits", "running_lock_targets", "running_tasks", "end", "key_queue_counts", "promote"),
         *("claim_kind", "tally", "COMMIT"),
     ],
     "a key queue and a server": [
@@ -130,8 +130,8 @@ EXCHANGED: Final = {
             "BEGIN",
             "lock_limits",
             "lock_pools",
-            "running_bonds",
-            "unwell_servers",
+            "running_lock_targets",
+            "unhealthy_servers",
             "running_tasks",
             "end",
             "key_queue_counts",
@@ -178,6 +178,6 @@ async def test_whoever_looks_for_the_dead_asks_once_while_there_are_none(said: l
     said.clear()
     assert await store.reap([], 10) == []
     await written_down()
-    assert said == ["is_anybody_dead"]
+    assert said == ["has_dead_nodes"]
     assert len(await store.reap([worker.node_id], 10)) == 1
     await store.close()

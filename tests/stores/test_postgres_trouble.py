@@ -150,19 +150,19 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -
 async def test_a_server_that_stands_still_does_not_hold_who_has_given_up(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("synergon.stores.postgres.connection.PARTING_PART", 0.01)
-    is_asking = asyncio.Event()
+    monkeypatch.setattr("synergon.stores.postgres.connection.ROLLBACK_SHARE", 0.01)
+    has_can_accept = asyncio.Event()
     stuck: list[int] = []
 
     async def ask() -> None:
         async with getattr(store._connections, how)() as connection:
             stuck.append(await connection.fetchval("SELECT pg_backend_pid()"))
             os.kill(stuck[0], signal.SIGSTOP)
-            is_asking.set()
+            has_can_accept.set()
             await connection.fetchval("SELECT 1")
 
     call = asyncio.create_task(ask())
-    await is_asking.wait()
+    await has_can_accept.wait()
     try:
         call.cancel()
         _, waiting = await asyncio.wait([call], timeout=PATIENCE_SECONDS / 2)

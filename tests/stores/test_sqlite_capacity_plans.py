@@ -151,7 +151,7 @@ def test_a_node_that_can_run_one_of_many_demands_looks_at_nothing_else(
 
 def test_a_look_passes_over_what_could_never_run_here(crowd: sqlite3.Connection, few: sqlite3.Connection) -> None:
     later = CandidateQuery(kind_request=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
-    beside_many, beside_few = (measure(one, partial(candidates.look, look=later)) for one in (crowd, few))
+    beside_many, beside_few = (measure(one, partial(candidates.read_candidates, query=later)) for one in (crowd, few))
     assert [record.requirements for record in beside_many.answer] == [FIT] * 3
     assert beside_many.steps <= beside_few.steps * 1.1
 
@@ -164,7 +164,7 @@ def test_ten_thousand_that_were_looked_at_do_not_slow_the_look_at_the_next(crowd
         )
         for seen in (10, 10_000)
     ]
-    early, late = (measure(crowd, partial(candidates.look, look=one)) for one in looks)
+    early, late = (measure(crowd, partial(candidates.read_candidates, query=one)) for one in looks)
     assert [record.id for record in late.answer] == [first + 10_000 + number for number in range(1, 11)]
     assert late.steps <= early.steps * 1.1
 

@@ -144,12 +144,12 @@ class BruteForce:
                 return "nowhere"
         if kind.provider is None:
             return None
-        free = [address for address in SERVERS if task.target in (None, address) and self.is_free(address)]
+        free = [address for address in SERVERS if task.target in (None, address) and self.needs_only_slot(address)]
         chosen = self.chosen.get(task.id)
         assert chosen is None or chosen in free, f"task {task.id} was given {chosen}, but only {free} are free"
         return chosen or (free[0] if free else "nowhere")
 
-    def is_free(self, address: str) -> bool:
+    def needs_only_slot(self, address: str) -> bool:
         used = sum(server == address for _, server in self.holders)
         prefix = self.limits[PREFIX] if covers(PREFIX, address) else None
         return used < self.capacity[address] and (prefix is None or self.in_use(PREFIX) < prefix)

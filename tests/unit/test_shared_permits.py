@@ -142,7 +142,7 @@ def test_what_is_freed_by_two_ends_before_a_claim_adds_up() -> None:
         (node(said={"totals": {"gpu": 1}}, licensed=LICENSE), None, {"licensed", "also_licensed"}),
         (node(said={"totals": {"cpu": 2}}, licensed=LICENSE), None, set()),
         (node(seated=KindStatus(limits=("seat",), max_running=1)), None, {"also_licensed", "seated"}),
-        (node(seated=KindStatus(limits=("seat",), is_asking=True)), None, {"also_licensed", "seated"}),
+        (node(seated=KindStatus(limits=("seat",), has_can_accept=True)), None, {"also_licensed", "seated"}),
         (node(keyed=KindStatus(max_running=1)), None, set()),
         (node(said={"is_cordoned": True}, stranger=LICENSE), None, set()),
         (node(said={"is_stopping": True}, stranger=LICENSE), None, set()),
@@ -156,23 +156,23 @@ def test_a_limit_is_contested_by_tasks_that_only_another_live_node_may_be_able_t
     other: NodeRecord, ours: frozenset[str] | None, contested: set[str]
 ) -> None:
     permits = make(ours)
-    permits.learn([other])
+    permits.update_contested([other])
     assert permits.contested(permits.kinds) == contested
 
 
 def test_what_was_learnt_last_counts() -> None:
     permits = make()
-    permits.learn([node(stranger=LICENSE)])
-    permits.learn([node(stranger=POOL)])
+    permits.update_contested([node(stranger=LICENSE)])
+    permits.update_contested([node(stranger=POOL)])
     assert permits.contested(permits.kinds) == {"served", "elsewhere"}
-    permits.learn([])
+    permits.update_contested([])
     assert permits.contested(permits.kinds) == set()
 
 
 def test_key_queues_belong_to_their_kind_and_are_contested_by_none() -> None:
     """Their tasks get permits in order when one ends, whichever node can run the next."""
     permits = make(frozenset({"day"}))
-    permits.learn([node(("night",), keyed=KindStatus())])
+    permits.update_contested([node(("night",), keyed=KindStatus())])
     assert permits.contested(permits.kinds) == set()
 
 
@@ -185,17 +185,17 @@ def test_who_steps_back_for_nothing_does_so_ever_more_rarely_and_who_does_not_ea
 
     def skipped() -> int:
         count = 0
-        while not permits.steps_back():
+        while not permits.should_defer():
             count += 1
         return count
 
     found = []
     for _ in range(6):
         found.append(skipped())
-        permits.stepped_back(in_vain=True)
+        permits.note_deferral(was_unused=True)
     assert found == [0, 1, 3, 7, MOST_SKIPPED, MOST_SKIPPED]
     skipped()
-    permits.stepped_back(in_vain=False)
+    permits.note_deferral(was_unused=False)
     assert skipped() == 0
 
 
@@ -206,5 +206,5 @@ def test_a_kind_alone_on_its_limit_contests_nothing_with_itself() -> None:
     engine.limit("license", 1)
     kinds: dict[str, Any] = {"alone": engine.task(name="alone", limits=["license"], max_running=1)(body)}
     permits = SharedPermits(kinds, labels=frozenset({"spot"}))
-    permits.learn([node(alone=KindStatus(limits=("license",), max_running=1))])
+    permits.update_contested([node(alone=KindStatus(limits=("license",), max_running=1))])
     assert permits.contested(permits.kinds) == set()

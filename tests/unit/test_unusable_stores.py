@@ -211,7 +211,7 @@ async def test_outcomes_wait_until_a_full_disk_has_space_again(new_engine: NewEn
         await gate.until_reached()
         await fill_the_disk(engine)
         gate.open()
-        await until(lambda: node.completer.is_troubled)
+        await until(lambda: node.completer.is_store_failing)
         assert (await handle.status()).state is State.RUNNING
         await free_some_space(engine)
         assert len(await handle.result(PATIENCE_SECONDS)) == 200_000

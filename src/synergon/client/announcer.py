@@ -70,7 +70,7 @@ class Announcer:
         if ready:
             self.announce_ready({(kind, None, KIND_DEFAULT): count for kind, count in ready.items()})
         ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
-        self._connection.waiters.tell(ended)
+        self._connection.waiters.recheck(ended)
         if self._connection.peers is not None:
             self._connection.peers.announce_ended(ended)
         if any(moved.group_id is not None for moved in done):
@@ -109,13 +109,13 @@ class Announcer:
     def announce_later(self, kinds: Iterable[str]) -> None:
         """Announce that tasks of these kinds become due or expire later, so that a node sets its alarm."""
         if self._connection.node is not None:
-            self._connection.node.alarm.look()
+            self._connection.node.alarm.check_now()
         elif self._connection.peers is not None:
             self._connection.peers.announce_scheduled(kinds)
 
     def announce_change(self) -> None:
         """Announce a change after which tasks of any kind may become claimable."""
         if self._connection.node is not None:
-            self._connection.node.look_everywhere()
+            self._connection.node.check_everything()
         if self._connection.peers is not None:
             self._connection.peers.announce_control()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def this_person() -> str:
+def current_operator() -> str:
     """The user and host of this process, for the audit."""
     import getpass
     import socket
@@ -85,7 +85,7 @@ class Control:
         reason = check_why(why)
         actions = await asyncio.gather(
             *(
-                self._store.act(NewAction(verb="cancel", subject=str(task_id), value=reason, who=this_person()))
+                self._store.act(NewAction(verb="cancel", subject=str(task_id), value=reason, who=current_operator()))
                 for task_id in ids
             )
         )
@@ -110,7 +110,7 @@ class Control:
 
     async def _act(self, verb: Verb, subject: str, value: Any = None, *, rejection: str | None = None) -> AuditRecord:
         action = await self._store.act(
-            NewAction(verb=verb, subject=subject, value=value, who=this_person(), rejection=rejection)
+            NewAction(verb=verb, subject=subject, value=value, who=current_operator(), rejection=rejection)
         )
         self._announcer.announce_change()
         return action

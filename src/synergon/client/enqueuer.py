@@ -54,7 +54,7 @@ class Enqueuer:
         conn = one_connection(calls, conn)
         await self._connection.declare()
         if (guard := IDLE_HOOK_GUARD.get()) is not None:
-            await guard.give_way()
+            await guard.check_after_other_tasks()
         origin = self._connection.origin
         tasks = await made_in_chunks(lambda call: call.to_new_task(origin), calls)
         if conn is None:

@@ -39,7 +39,7 @@ class Follower:
         *,
         sweep_seconds: float | None,
     ) -> None:
-        self.news = asyncio.Event()
+        self.wake_up = asyncio.Event()
         """Set when any task may have ended."""
         self._loop = asyncio.get_running_loop()
         self._logger = logger
@@ -47,31 +47,31 @@ class Follower:
         self._connection = connection
         self._waiters = connection.waiters
         self._pause = SHORTEST_SECONDS
-        self._looked_at = float("-inf")
+        self._full_read_at = float("-inf")
         self._asked_at = float("-inf")
 
     async def follow(
         self, reading: FinalEvents, kinds: Collection[str] | None, mark: str
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of a reader, for ever."""
-        is_surprised = False
-        self._ask_from_time_to_time()
+        missed_an_announcement = False
+        self._renew_request()
         while True:
             if self._waiters.is_closed:
                 raise NotConnected("the engine was closed while a caller followed its events")
-            was_told = self.news.is_set()
-            self.news.clear()
-            self._looked_at = self._loop.time()
+            was_told = self.wake_up.is_set()
+            self.wake_up.clear()
+            self._full_read_at = self._loop.time()
             page = await self._read(reading)
             for event in page:
                 if kinds is None or event.kind in kinds:
                     yield replace(event, cursor=f"{mark}.{event.cursor}")
-            is_surprised = is_surprised or (bool(page) and not was_told)
+            missed_an_announcement = missed_an_announcement or (bool(page) and not was_told)
             if not page:
-                await self._sleep(is_surprised=is_surprised)
-                is_surprised = False
+                await self._sleep(missed_an_announcement=missed_an_announcement)
+                missed_an_announcement = False
 
-    def _ask_from_time_to_time(self) -> None:
+    def _renew_request(self) -> None:
         now = self._loop.time()
         if now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
@@ -90,15 +90,15 @@ class Follower:
                     self._logger.warning("a stream of events waits for the store: %s", error)
                 await asyncio.sleep(pause_after(failures))
 
-    async def _sleep(self, *, is_surprised: bool) -> None:
+    async def _sleep(self, *, missed_an_announcement: bool) -> None:
         """Wait until an end is announced, or until it is time to look for ends that were not."""
-        self._ask_from_time_to_time()
+        self._renew_request()
         peers = self._connection.peers
-        is_restless = is_surprised or peers is None or not peers.is_healthy
-        self._pause = SHORTEST_SECONDS if is_restless else min(self._pause * GROWTH, LONGEST_SECONDS)
+        keep_short = missed_an_announcement or peers is None or not peers.is_healthy
+        self._pause = SHORTEST_SECONDS if keep_short else min(self._pause * GROWTH, LONGEST_SECONDS)
         try:
             async with asyncio.timeout(self._sweep_seconds or self._pause):
-                await self.news.wait()
+                await self.wake_up.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(max(self._looked_at + LEAST_SECONDS - self._loop.time(), 0))
+        await asyncio.sleep(max(self._full_read_at + LEAST_SECONDS - self._loop.time(), 0))

@@ -46,12 +46,12 @@ class Events:
         mark = await _mark_of(store)
         reading = await store.endings(_position(after, mark), states, kinds)
         follower = Follower(connection, self._logger, sweep_seconds=sweep_seconds)
-        waiters.followers.add(follower.news)
+        waiters.followers.add(follower.wake_up)
         try:
             async for event in follower.follow(reading, kinds, mark):
                 yield event
         finally:
-            waiters.followers.discard(follower.news)
+            waiters.followers.discard(follower.wake_up)
 
 
 def check_subscriber(function: Any) -> Any:

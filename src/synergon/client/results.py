@@ -30,12 +30,12 @@ class Waiters:
         self._clock = clock
         self._sweep_seconds = sweep_seconds
         self._futures: dict[int, list[asyncio.Future[TaskRecord]]] = {}
-        self._told: set[int] = set()
-        self.of_others: set[int] = set()
+        self._to_check: set[int] = set()
+        self.enqueued_elsewhere: set[int] = set()
         """Awaited tasks that another engine has enqueued."""
         self.followers: set[asyncio.Event] = set()
         """Set whenever any task may have ended."""
-        self._unasked: set[int] = set()
+        self._unrequested: set[int] = set()
         self.peers: Peers | None = None
         """The peers, which are asked to announce the end of tasks that another engine has enqueued."""
         self.is_closed = False
@@ -43,42 +43,42 @@ class Waiters:
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
 
-    def expect_of_others(self, task_id: int) -> None:
+    def expect_from_peers(self, task_id: int) -> None:
         """Note that another engine has enqueued the task, so that peers are asked to announce its end here."""
-        self.of_others.add(task_id)
-        self._unasked.add(task_id)
+        self.enqueued_elsewhere.add(task_id)
+        self._unrequested.add(task_id)
 
     async def wait(self, task_id: int) -> TaskRecord:
         """Return the final record of the task."""
         future: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(task_id, []).append(future)
         # Registered before it is read: an end in between is announced or read, never missed.
-        self._look_at([task_id])
+        self._check_soon([task_id])
         try:
             return await future
         finally:
             self._forget(task_id, future)
 
-    def tell(self, ids: Iterable[int]) -> None:
+    def recheck(self, ids: Iterable[int]) -> None:
         """Check these tasks, which may have ended."""
-        self.tell_followers()
+        self.wake_followers()
         if self._futures:
-            self._look_at(ids)
+            self._check_soon(ids)
 
-    def tell_followers(self) -> None:
+    def wake_followers(self) -> None:
         """Wake the followers: any task may have ended."""
         for follower in self.followers:
             follower.set()
 
-    def _look_at(self, ids: Iterable[int]) -> None:
-        self._told.update(task_id for task_id in ids if task_id in self._futures)
-        if self._told:
+    def _check_soon(self, ids: Iterable[int]) -> None:
+        self._to_check.update(task_id for task_id in ids if task_id in self._futures)
+        if self._to_check:
             self._wake.set()
             self._start()
 
-    def tell_all(self) -> None:
+    def recheck_all(self) -> None:
         """Check all of these tasks, which may have ended."""
-        self.tell(list(self._futures))
+        self.recheck(list(self._futures))
 
     def close(self, error: Exception) -> None:
         """Raise the error in all waiting callers."""
@@ -86,7 +86,7 @@ class Waiters:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._reject(self._futures, error)
-        self.tell_followers()
+        self.wake_followers()
 
     def _start(self) -> None:
         if self._sweeper is None or self._sweeper.done():
@@ -95,34 +95,34 @@ class Waiters:
     async def _sweep(self) -> None:
         while self._futures:
             is_due = self._clock.monotonic() >= self._sweep_at
-            ids, self._told = sorted(self._futures if is_due else self._told), set()
+            ids, self._to_check = sorted(self._futures if is_due else self._to_check), set()
             self._wake.clear()
             if is_due:  # each of them is checked in time, however many are announced meanwhile
                 self._sweep_at = self._clock.monotonic() + self._sweep_seconds
             try:
-                await self._look(ids)
+                await self._read(ids)
             except PermissionDenied as error:  # a role that may not read results waits for nothing
                 self._reject(ids, error)
             except Exception:  # noqa: BLE001  whatever it is, callers still wait
-                self._told.update(ids)
+                self._to_check.update(ids)
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
                 continue
-            if not self._told and self._futures:
-                await self._rest()
+            if not self._to_check and self._futures:
+                await self._wait_for_wake_up()
 
-    async def _rest(self) -> None:
+    async def _wait_for_wake_up(self) -> None:
         try:
             async with asyncio.timeout(max(self._sweep_at - self._clock.monotonic(), 0)):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    async def _look(self, ids: Sequence[int]) -> None:
+    async def _read(self, ids: Sequence[int]) -> None:
         records = dict(zip(ids, await self._store.get(ids), strict=True))
         self._resolve(records)
         live = {task_id for task_id, record in records.items() if record is not None and record.state not in FINAL}
-        if unasked := live & self._unasked:
-            self._unasked -= unasked
+        if unasked := live & self._unrequested:
+            self._unrequested -= unasked
             if self.peers is not None:
                 self.peers.request_done(sorted(unasked))
 
@@ -147,8 +147,8 @@ class Waiters:
         futures.remove(future)
         if not futures:
             del self._futures[task_id]
-            self.of_others.discard(task_id)
-            self._unasked.discard(task_id)
+            self.enqueued_elsewhere.discard(task_id)
+            self._unrequested.discard(task_id)
 
 
 class Results:
@@ -167,7 +167,7 @@ class Results:
             async with asyncio.timeout(limit):
                 self._connection.become_reachable()
                 if self._connection.peers is not None and not is_ours:
-                    waiters.expect_of_others(task_id)
+                    waiters.expect_from_peers(task_id)
                 return await waiters.wait(task_id)
         except ResultTimeout:  # the waiters knew that the task would not end
             raise

@@ -39,7 +39,7 @@ class IdleHookGuard:
         if self.why_not is not None:
             raise NotConnected(self.why_not)
 
-    async def give_way(self) -> None:
+    async def check_after_other_tasks(self) -> None:
         """`check`, after all other tasks of the event loop have run once: a hook whose calls never suspend, or that
         makes thousands at once, would otherwise block the event loop."""
         await self._waiters.wait()

@@ -66,7 +66,7 @@ class UnrunnableWarning:
             return
         runners = {kind: [node for node in nodes if kind in node.kinds] for kind, _ in new}
         states = {kind: _states(found) for kind, found in runners.items()}
-        await made_in_chunks(lambda each: self._judge(*each, states[each[0]]), sorted(new))
+        await made_in_chunks(lambda each: self._outcome_of(*each, states[each[0]]), sorted(new))
 
     def for_children(self, store: Store) -> ChildrenToCheck:
         """The part of a node that checks the children of its tasks."""
@@ -86,7 +86,7 @@ class UnrunnableWarning:
     def _is_stale(self) -> bool:
         return self._read_at is None or self._ports.clock.monotonic() - self._read_at > self._refresh_seconds
 
-    def _judge(self, kind: str, text: str, states: Sequence[tuple[str, NodeStatus]]) -> None:
+    def _outcome_of(self, kind: str, text: str, states: Sequence[tuple[str, NodeStatus]]) -> None:
         if not states:  # a node may be about to start
             self._judged.discard((kind, text))
             return

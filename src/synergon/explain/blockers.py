@@ -40,7 +40,7 @@ def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
         *_unsuitable(node, requirements),
         *full,
         *(_unyielding(node, task.kind, now) if full else ()),
-        *_unasked(node, task, now),
+        *_not_accepted(node, task, now),
     ]
     return list(dict.fromkeys(causes))
 
@@ -77,12 +77,12 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
     """Resources, child processes and bounds: the node has enough in total, but not enough free."""
-    scales, state = NodeCapacity(node.request([task.kind])), node.state
-    if scales.fit(kind_request, requirements, task.id) is Fit.NEVER:
+    capacity, state = NodeCapacity(node.request([task.kind])), node.state
+    if capacity.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
-    left = scales.remaining(kind_request)
+    left = capacity.remaining(kind_request)
     is_held_back = False
-    for name in scales.short_of(kind_request, requirements, task.id):
+    for name in capacity.short_of(kind_request, requirements, task.id):
         if requirements.cost[name] <= left[name]:
             is_held_back = True
             continue
@@ -115,9 +115,9 @@ def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
 
-def _unasked(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
+def _not_accepted(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
     """The cause that `can_accept` has rejected the task, or has not been asked about it."""
-    if not node.state.kind(task.kind).is_asking:
+    if not node.state.kind(task.kind).has_can_accept:
         return
     acceptance = node.acceptance
     seconds = None if acceptance is None else acceptance.rejected_for(task.kind, task.id)

@@ -44,4 +44,6 @@ def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:
         for (queue, kind, state), _ in counts.items()
         if state is State.READY and kind in node.record.kinds and node.serves(queue, kind)
     }
-    return [kind for kind in sorted(ready | {task.kind}) if kind == task.kind or not node.state.kind(kind).is_asking]
+    return [
+        kind for kind in sorted(ready | {task.kind}) if kind == task.kind or not node.state.kind(kind).has_can_accept
+    ]

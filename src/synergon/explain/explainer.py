@@ -34,11 +34,11 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
     """
     now = to_datetime(await store.now())
     if task.state.is_final:
-        return _told(task, ended(task, now))
+        return _explanation(task, ended(task, now))
     nodes = [record for record in await store.nodes() if record.concurrency]
     if task.state is State.RUNNING:
         found = next((node_view(record, here) for record in nodes if record.id == task.node_id), None)
-        return _told(task, running(task, found, now))
+        return _explanation(task, running(task, found, now))
     limits, servers, queues, ahead = await asyncio.gather(
         store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
     )
@@ -70,7 +70,7 @@ async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
             totals=requirements.cost,
             limit=1,
         )
-        if await store.look(look):
+        if await store.read_candidates(look):
             return []
     return await store.queues()
 
@@ -85,7 +85,7 @@ async def _is_deferred_by_rate(store: Store, task: TaskRecord, shared: SharedSta
     return next_at is not None and to_datetime(next_start(limit.rate, next_at, 0)) == task.run_at
 
 
-def _told(task: TaskRecord, sentence: str) -> Explanation:
+def _explanation(task: TaskRecord, sentence: str) -> Explanation:
     return Explanation(id=task.id, kind=task.kind, state=task.state, sentence=sentence)
 
 
@@ -164,7 +164,7 @@ class _View:
         task, nodes = self._task, self._nodes
         pause = self._shared.pause(task)
         outlooks = [self._outlook(node, pause) for node in nodes]
-        outlooks = [await self._rehearsed(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
+        outlooks = [await self._with_dry_run(node, outlook) for node, outlook in zip(nodes, outlooks, strict=True)]
         causes = self._common(outlooks, pause)
         sentence = (
             f"ready, due {lasting(task.run_at, self._now)}{self._ready_text(outlooks, causes)}"
@@ -181,7 +181,7 @@ class _View:
             id=node.record.id, name=node.record.name, can_start=not causes, causes=causes, age=round(node.age, 3)
         )
 
-    async def _rehearsed(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
+    async def _with_dry_run(self, node: NodeView, outlook: NodeOutlook) -> NodeOutlook:
         """The outlook of a node after a dry run of its next claim, if one is needed."""
         is_short = not outlook.can_start and all(cause.why is Why.RESOURCE for cause in outlook.causes)
         if not outlook.can_start and not (is_short and self._shared.may_be_reserved(self._task, node.request([]))):
@@ -202,7 +202,7 @@ class _View:
 
     def _common(self, outlooks: list[NodeOutlook], pause: list[Cause]) -> list[Cause]:
         """The causes that hold on all nodes."""
-        heard = [outlook for outlook in outlooks if not _is_unheard(outlook)]
+        heard = [outlook for outlook in outlooks if not _has_no_status(outlook)]
         if not any(not _is_silent(outlook) for outlook in outlooks):
             unknown = Cause(why=Why.UNKNOWN_KIND, subject=self._task.kind)
             return [*self._expiry(), *pause, unknown]
@@ -234,7 +234,7 @@ class _View:
         return f"{plural(count, 'node')} {verb} `{self._task.kind}`: {told}"
 
     def _reserved_text(self, outlooks: list[NodeOutlook]) -> str:
-        keeper, called = self._keeper(), names(outlooks)
+        keeper, called = self._reserving_node(), names(outlooks)
         if keeper is not None:
             return f"; {keeper.name} has reserved capacity for it"
         willing = [called[outlook.id] for outlook in outlooks if outlook.will_reserve]
@@ -243,7 +243,7 @@ class _View:
         who = willing[0] if len(willing) == 1 else f"one of {some(willing)}"
         return f"; {who} is about to reserve capacity for it"
 
-    def _keeper(self) -> NodeRecord | None:
+    def _reserving_node(self) -> NodeRecord | None:
         """The live node that has reserved capacity for the task. Its status decides, because the row may be
         outdated."""
         for node in self._nodes:
@@ -268,7 +268,7 @@ class _View:
         nodes: list[NodeOutlook] | None = None,
         position: int | None = None,
     ) -> Explanation:
-        task, keeper = self._task, self._keeper()
+        task, keeper = self._task, self._reserving_node()
         return Explanation(
             id=task.id,
             kind=task.kind,
@@ -285,7 +285,7 @@ def _is_silent(outlook: NodeOutlook) -> bool:
     return any(cause.why is Why.SILENT for cause in outlook.causes)
 
 
-def _is_unheard(outlook: NodeOutlook) -> bool:
+def _has_no_status(outlook: NodeOutlook) -> bool:
     return any(cause.why in (Why.SILENT, Why.NO_STATUS) for cause in outlook.causes)
 
 

@@ -13,7 +13,7 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.process_identity import is_gone
 from synergon.model.requirements import bounds_of
 from synergon.node.capacity.acceptance import Acceptance
-from synergon.node.capacity.reservation import sparing_one
+from synergon.node.capacity.reservation import leave_one_for_reserved
 from synergon.node.claims.fairness import Fairness
 from synergon.node.node import Node
 from synergon.options.durations import microseconds
@@ -70,7 +70,9 @@ class NodeView(NamedTuple):
         )
         return ClaimRequest(
             node_id=self.record.id,
-            kinds=tuple(self._spared(kind_request) for kind_request in kind_requests if kind_request.count > 0),
+            kinds=tuple(
+                self._leave_one_for_reserved(kind_request) for kind_request in kind_requests if kind_request.count > 0
+            ),
             limit=max(state.slots_free, 0),
             queues=None if queues is None else frozenset(queues),
             labels=frozenset(state.labels),
@@ -83,11 +85,13 @@ class NodeView(NamedTuple):
             shares=state.shares,
         )
 
-    def _spared(self, kind_request: KindRequest) -> KindRequest:
+    def _leave_one_for_reserved(self, kind_request: KindRequest) -> KindRequest:
         state = self.state
         if state.reserved_task is None or kind_request.kind != state.reserved_kind:
             return kind_request
-        return sparing_one(kind_request, free_slots_on(state, kind_request.kind).of_kind, state.reserved_task)
+        return leave_one_for_reserved(
+            kind_request, free_slots_on(state, kind_request.kind).of_kind, state.reserved_task
+        )
 
 
 class _PublishedSlots:

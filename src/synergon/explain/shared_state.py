@@ -30,10 +30,10 @@ class SharedState:
         self._paused = {queue.name: queue.paused_at for queue in queues if queue.is_paused}
         self._now = now
         self.nodes = nodes
-        self._keepers = {node.id for node in nodes if node.lease_remaining > 0 and not node.is_cordoned}
+        self._may_reserve_ids = {node.id for node in nodes if node.lease_remaining > 0 and not node.is_cordoned}
         """Nodes that may hold a reservation: live and not cordoned."""
 
-    def allotment(self) -> SharedCapacity:
+    def free_permits(self) -> SharedCapacity:
         """The free permits of all limits and servers."""
         values = {limit.name: limit.value for limit in self._limits.values()}
         in_use = {limit.name: limit.in_use for limit in self._limits.values()}
@@ -65,22 +65,22 @@ class SharedState:
             return False
         if self._now - task.run_at < timedelta(microseconds=request.patience):
             return False
-        return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._keepers
+        return task.reserved_by in (None, request.node_id) or task.reserved_by not in self._may_reserve_ids
 
     def causes(self, task: TaskRecord, kind_request: KindRequest) -> list[Cause]:
         """The limits and servers without a free permit that the task needs on a node with this kind request."""
-        allotment = self.allotment()
-        if allotment.take(kind_request, ready_task(task)) is not None:
+        free_permits = self.free_permits()
+        if free_permits.take(kind_request, ready_task(task)) is not None:
             return []
-        full = [self._full(name) for name in allotment.full(kind_request.limits)]
-        return full or list(self._server_causes(task, kind_request.provider or "", allotment))
+        full = [self._full(name) for name in free_permits.full(kind_request.limits)]
+        return full or list(self._server_causes(task, kind_request.provider or "", free_permits))
 
     def _full(self, name: str) -> Cause:
         limit = self._limits[name]
         return Cause(why=Why.LIMIT, subject=name, in_use=limit.in_use, of=limit.value)
 
-    def _server_causes(self, task: TaskRecord, provider: str, allotment: SharedCapacity) -> Iterator[Cause]:
-        pool = allotment.servers_for(provider, task.target)
+    def _server_causes(self, task: TaskRecord, provider: str, free_permits: SharedCapacity) -> Iterator[Cause]:
+        pool = free_permits.servers_for(provider, task.target)
         if not pool and task.target is not None:
             yield Cause(why=Why.REMOVED, subject=task.target)
         elif not pool:
@@ -88,12 +88,12 @@ class SharedState:
         above: set[str] = set()
         for server in pool:
             if server.free:  # so a limit that covers the server is full
-                above.update(allotment.full_above(server.address))
+                above.update(free_permits.full_above(server.address))
             else:
-                yield self._shut(server)
+                yield self._server_cause(server)
         yield from (self._full(name) for name in sorted(above))
 
-    def _shut(self, server: ServerCapacity) -> Cause:
+    def _server_cause(self, server: ServerCapacity) -> Cause:
         if server.is_backed_off:
             until = self._servers[server.provider, server.address].backs_off_until
             return Cause(why=Why.BACKED_OFF, subject=server.address, until=until)

@@ -44,7 +44,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
         return self.is_urgent and not self.is_backed_off
 
     @property
-    def is_free(self) -> bool:
+    def needs_only_slot(self) -> bool:
         """Whether tasks without requirements of their own need nothing but a slot, and perhaps a child process."""
         return not (
             self.limits
@@ -108,7 +108,7 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
             return False
         in_processes: set[str] = set()
         for kind_request in kind_requests:
-            if not kind_request.is_free:
+            if not kind_request.needs_only_slot:
                 return False
             if kind_request.is_process:
                 in_processes.add(kind_request.kind)

@@ -49,7 +49,7 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requirements of tasks that have none of their own; empty means none."""
     rank: int = 0
     is_urgent: bool = False
-    is_asking: bool = False
+    has_can_accept: bool = False
     """The kind has `can_accept`."""
     is_command: bool = False
     limits: tuple[str, ...] = ()

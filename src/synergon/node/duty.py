@@ -29,7 +29,7 @@ class Duty:
         self._clock = clock
         self._logger = logger
         self._task: asyncio.Task[None] | None = None
-        self._trouble: type[StoreError] | None = None
+        self._last_error: type[StoreError] | None = None
         """The last error of the store, until a step succeeds."""
 
     def start(self) -> None:
@@ -49,24 +49,27 @@ class Duty:
                 await self._step()
                 if failures:
                     self._logger.info("%s works again", self._name)
-                failures, self._trouble = 0, None
+                failures, self._last_error = 0, None
             except LeaseLost:
                 # The lease thread notices it too and fences the node; until then there is nothing to do here.
                 await self._clock.sleep(FIRST_PAUSE_SECONDS)
             except Exception as error:  # noqa: BLE001  whatever it is, the loop goes on
-                self._complain(error)
+                self._log_error(error)
                 failures += 1
                 await self._clock.sleep(pause_after(failures))
 
-    def _complain(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         """Log an error once per outage, without a traceback if it comes from the store."""
         if not isinstance(error, StoreError):
             self._logger.error("%s failed and goes on", self._name, exc_info=error)
             return
-        before, self._trouble = self._trouble, StoreUnavailable if isinstance(error, StoreUnavailable) else StoreError
-        if self._trouble is before:
+        before, self._last_error = (
+            self._last_error,
+            StoreUnavailable if isinstance(error, StoreUnavailable) else StoreError,
+        )
+        if self._last_error is before:
             return
-        if self._trouble is StoreUnavailable:
+        if self._last_error is StoreUnavailable:
             self._logger.warning("%s waits for the store: %s", self._name, error)
         else:
             self._logger.error("%s is rejected by the store and tries again: %s", self._name, error)

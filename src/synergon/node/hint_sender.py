@@ -27,11 +27,11 @@ class HintSender:
         """Tasks that the claim in flight is expected to take, by ready group."""
 
     @property
-    def are_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether hints of the peers probably arrive."""
         return self._peers is not None and self._peers.is_healthy
 
-    def learn(self, nodes: Iterable[NodeRecord]) -> None:
+    def update_directory(self, nodes: Iterable[NodeRecord]) -> None:
         """Update the peers from the node table."""
         if self._peers is not None:
             self._peers.update_directory(nodes)
@@ -114,9 +114,9 @@ class HintSender:
             self._peers.announce_started(claim.kind for claim in claims)
             if self._claiming:
                 for claim in claims:
-                    self._came(claim)
+                    self._note_claimed(claim)
 
-    def _came(self, claim: Claim) -> None:
+    def _note_claimed(self, claim: Claim) -> None:
         for group in ((claim.kind, claim.queue, claim.requirements), (claim.kind, None, KIND_DEFAULT)):
             if self._claiming[group] > 0:
                 self._claiming[group] -= 1

@@ -176,7 +176,7 @@ class Node:
         )
         self.slots = Slots(self.runner, clock)
         self.canceller = Canceller(store, self.runner)
-        self._lost_claims = LostClaims(store, clock, self.runner, self.completer, doubt_seconds=settings.lease)
+        self._lost_claims = LostClaims(store, clock, self.runner, self.completer, check_seconds=settings.lease)
 
     def _compose_membership(self, *, may_exit: bool) -> None:
         """Create the parts that register the node, renew its lease, and stop it."""
@@ -224,7 +224,7 @@ class Node:
             "completer": self.completer.step,
             "reports": self.completer.report_step,
             "scheduler": self._schedule,
-            "patience": self.scheduler.patience_step,
+            "unfit tasks": self.scheduler.unfit_step,
             "canceller": self._cancel_step,
             "alarm": self.alarm.step,
             "reaper": self.reaper.step,
@@ -268,25 +268,25 @@ class Node:
 
     async def _schedule(self) -> None:
         await self.scheduler.woken()
-        while self.completer.is_troubled:  # claims are held back while outcomes cannot be written
+        while self.completer.is_store_failing:  # claims are held back while outcomes cannot be written
             await self._clock.sleep(pause_after(1))
-        if self._lost_claims.is_in_doubt:
-            await self._lost_claims.give_back(self.id)
+        if self._lost_claims.must_check:
+            await self._lost_claims.hand_back(self.id)
         self.hints.claim_begins()
         try:
             taken = await self.scheduler.step()
         except StoreUnavailable:
-            self._lost_claims.doubt()
+            self._lost_claims.claim_failed()
             raise
         self.hints.claim_is_over(self.scheduler.leftover)
         if self.permits.is_needed:
             self.hints.freed(self.permits.leftover_limits(taken))
-        if self.canceller.early:
+        if self.canceller.requested_before_start:
             self.canceller.claim_is_over()
         if self.idle_hooks.hooks:
-            self.idle_hooks.look()
+            self.idle_hooks.check_soon()
 
-    def give_back(self, claims: Iterable[Claim]) -> None:
+    def hand_back(self, claims: Iterable[Claim]) -> None:
         """Hand claims back without starting them."""
         for claim in claims:
             self.completer.add(handed_back(claim))
@@ -294,44 +294,44 @@ class Node:
     async def _cancel_step(self) -> None:
         await self.canceller.step(self.id)
 
-    def say_hello(self) -> None:
+    def announce_join(self) -> None:
         """Introduce this node to its peers."""
         if self._peers is not None:
             self._peers.announce_join()
 
     async def _sweep(self) -> None:
         await self._sweep_interval.wait()
-        self._sweep_interval.adapt(is_restless=bool(self.runner.running) or not self.hints.are_well)
+        self._sweep_interval.adapt(keep_short=bool(self.runner.running) or not self.hints.is_healthy)
         self.scheduler.wake_all()
-        self.alarm.look()
-        await self._operator_actions.obey(self.id)
+        self.alarm.check_now()
+        await self._operator_actions.carry_out_pending(self.id)
         await self.cordon.check(self.id)
         if self.runner.running:
-            self.canceller.look()
+            self.canceller.check_soon()
 
-    def look_everywhere(self) -> None:
+    def check_everything(self) -> None:
         """Check everything after a change that concerns every node."""
         self.scheduler.wake_all()
-        self.alarm.look()
-        self._sweep_interval.look_now()
+        self.alarm.check_now()
+        self._sweep_interval.sweep_now()
 
     async def _listen(self) -> None:
-        await self.store.listen(self._heard)
+        await self.store.listen(self._tasks_inserted)
 
-    def _heard(self, kinds: Iterable[str] | None) -> None:
+    def _tasks_inserted(self, kinds: Iterable[str] | None) -> None:
         """Wake these kinds: a caller's own transaction has inserted tasks, ready or due later."""
         self.scheduler.wake(self._kinds if kinds is None else kinds)
-        self.alarm.look()
+        self.alarm.check_now()
 
     def watch(self) -> None:
         """Sweep often for a while: a caller's own transaction may insert tasks without a hint."""
-        self._sweep_interval.watch()
+        self._sweep_interval.sweep_often()
 
     # ------------------------------------------------------------ the node table
 
     def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
         """Update the contested limits from the node table that was just read."""
-        self.permits.learn(node for node in nodes if node.id != self.id)
+        self.permits.update_contested(node for node in nodes if node.id != self.id)
         self.scheduler.choose_exchanged_kinds()
 
     # ------------------------------------------------------------ peers
@@ -358,26 +358,26 @@ class Node:
         """Act on hints from a peer. Hints are not trusted: each only makes the node check the store."""
         self.scheduler.wake(hints.new)
         if self.reservation.reserved is not None and self.reservation.reserved.kind in hints.started:
-            self.scheduler.look_at_unfit()  # it may have been taken elsewhere
+            self.scheduler.wake_unfit()  # it may have been taken elsewhere
         if hints.freed:
             self.scheduler.wake(self.permits.takers(hints.freed))
         if hints.due:
-            self.alarm.look()
+            self.alarm.check_now()
         if hints.hello is not None and hints.hello.bye and hints.hello.kinds:
-            self._stand_in()
+            self._peer_left()
         if hints.control:
-            self._sweep_interval.watch()
-            self._sweep_interval.look_now()
+            self._sweep_interval.sweep_often()
+            self._sweep_interval.sweep_now()
         if TOO_MANY_IDS in hints.cancel:
-            self.canceller.look()
+            self.canceller.check_soon()
         for task_id in hints.cancel:
             self.cancel(task_id)
 
-    def _stand_in(self) -> None:
+    def _peer_left(self) -> None:
         """Check everything when a peer leaves: it may have been the only one that knew of some tasks, or had set the
         alarm."""
         self.scheduler.wake_all()
-        self.alarm.look()
+        self.alarm.check_now()
 
     # ------------------------------------------------------------ alarm and cancellation
 
@@ -387,7 +387,7 @@ class Node:
 
     def cancel(self, task_id: int) -> None:
         """Ask the attempt of this task to end, if it runs here and the store confirms the cancel request."""
-        self.canceller.wish(task_id)
+        self.canceller.note_cancel_request(task_id)
 
     # ------------------------------------------------------------ stop
 
@@ -445,9 +445,9 @@ class Node:
         for duty in self._duties:
             await duty.stop()
         await self._callbacks.wait_ended()
-        await self._leave_for_good()
+        await self._unregister()
 
-    async def _leave_for_good(self) -> None:
+    async def _unregister(self) -> None:
         if self._peers is not None:
             self._peers.announce_leave()
             self._peers.node = None

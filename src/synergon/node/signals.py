@@ -98,7 +98,7 @@ class Signals:
 class ResultWaiters(Protocol):
     """Callers in this process that wait for results, as far as a node needs them."""
 
-    def tell(self, ids: Iterable[int]) -> None:
+    def recheck(self, ids: Iterable[int]) -> None:
         """Check these tasks, which may have ended."""
 
 
@@ -136,28 +136,28 @@ class NodeSignals(Signals):
         node = self._node
         node.hints.started(claims)
         if node.permits.rated and any(claim.kind in node.permits.rated for claim in claims):
-            node.alarm.look()  # the next start of the rate is known now
+            node.alarm.check_now()  # the next start of the rate is known now
         lease = node.membership.lease
         if node.scheduler.may_claim and lease is not None and not lease.is_over:
             node.slots.submit(node.runner.admit(claims))
-            if node.canceller.early:
+            if node.canceller.requested_before_start:
                 node.canceller.claimed(claim.id for claim in claims)
         else:
-            node.give_back(claims)
+            node.hand_back(claims)
 
     def ended(self, ids: Collection[int]) -> None:
         """Notify the waiters here and the engines that enqueued the tasks."""
-        self._waiters.tell(ids)
+        self._waiters.recheck(ids)
         self._node.hints.ended(ids)
         if self._node.preemption.is_needed:
-            self._node.preemption.returned(ids)
+            self._node.preemption.outcomes_applied(ids)
 
     def ended_unrun(self, ids: Collection[int]) -> None:
         """Notify waiters everywhere. A group that waited for these tasks may have ended."""
         if ids:
             self._node.scheduler.wake_all()
-            self._node.alarm.look()
-        self._waiters.tell(ids)
+            self._node.alarm.check_now()
+        self._waiters.recheck(ids)
         self._node.hints.ended_unrun(ids)
 
     def expired(self, ids: Collection[int]) -> None:
@@ -182,9 +182,9 @@ class NodeSignals(Signals):
         node = self._node
         node.scheduler.capacity_freed()
         if node.shutdown.is_waiting:
-            node.shutdown.look()
+            node.shutdown.attempt_ended()
         if node.idle_hooks.hooks:
-            node.idle_hooks.look()
+            node.idle_hooks.check_soon()
 
     def exchangeable(self) -> None:
         """Wake the scheduler."""
@@ -218,19 +218,19 @@ class NodeSignals(Signals):
         self._node.hints.rejected(kind, count)
         reserved = self._node.reservation.reserved
         if reserved is not None and self._node.acceptance.is_rejected(reserved.kind, reserved.id):
-            self._node.scheduler.look_at_unfit()
+            self._node.scheduler.wake_unfit()
 
     # ------------------------------------------------------------ the node itself
 
     def nodes_read(self, nodes: list[NodeRecord]) -> None:
         """Update the peer directory, the cordon and the contested limits."""
-        self._node.hints.learn(nodes)
-        self._node.cordon.learn(nodes, self._node.id)
+        self._node.hints.update_directory(nodes)
+        self._node.cordon.check_node_table(nodes, self._node.id)
         self._node.handle_nodes(nodes)
 
     def joined(self) -> None:
         """Introduce the node to its peers."""
-        self._node.say_hello()
+        self._node.announce_join()
 
     def found_cordoned(self) -> None:
         """Stop claiming."""

@@ -44,7 +44,7 @@ class Acceptor:
             raise ConfigurationError(f"can_accept of {kind!r} decorates a function, got {function!r}")
         _reject_misfit(function, kind)
         is_coroutine = inspect.iscoroutinefunction(function)
-        self.decide: Callable[..., Any] = function if is_coroutine else partial(_looked_through, function)
+        self.decide: Callable[..., Any] = function if is_coroutine else partial(_consume_generator, function)
         self.name = name_of(function)
         self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
         self.timeout_seconds = seconds(timeout, "timeout", positive=True)
@@ -61,7 +61,7 @@ def _reject_misfit(function: Callable[..., Any], kind: str) -> None:
         pass
 
 
-def _looked_through(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
+def _consume_generator(function: Callable[..., Any], candidates: list[Candidate]) -> Any:
     """Consume a generator where the function is called, because that is when it does its work."""
     said = function(candidates)
     return list(said) if inspect.isgenerator(said) else said

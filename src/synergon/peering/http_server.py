@@ -16,9 +16,9 @@ from collections import Counter
 from typing import Final, cast
 
 from synergon.peering.http_headers import NAMES, check_headers
+from synergon.peering.rate_limited_log import RateLimitedLog
 from synergon.peering.signatures import METHOD, Envelope
 from synergon.peering.transport import Deliver, Rejected
-from synergon.peering.trouble_log import TroubleLog
 from synergon.peering.wire import PATH, SIZE_LIMIT
 
 HEAD_LIMIT: Final = 16 * 1024
@@ -37,8 +37,8 @@ LINGER_SECONDS: Final = 1.0
 """How long an error waits for its reader: closing a socket with unread data would discard the error, too."""
 
 MAX_CONNECTIONS: Final = 1024
-MAX_STRANGERS: Final = 128
-MAX_STRANGERS_PER_ADDRESS: Final = 64
+MAX_UNVERIFIED: Final = 128
+MAX_UNVERIFIED_PER_ADDRESS: Final = 64
 DESCRIPTOR_SHARE: Final = 4
 """Connections take at most this fraction (a quarter) of the descriptors that the process may open."""
 BACKLOG: Final = 256
@@ -66,15 +66,15 @@ class HttpServer:
 
     def __init__(self, bound: socket.socket, deliver: Deliver) -> None:
         self.deliver = deliver
-        self.troubles = TroubleLog()
+        self.troubles = RateLimitedLog()
         self._bound = bound
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[object]] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._max_connections = min(MAX_CONNECTIONS, _max_descriptors() // DESCRIPTOR_SHARE)
-        self._max_strangers = min(MAX_STRANGERS, self._max_connections // 2)
+        self._max_strangers = min(MAX_UNVERIFIED, self._max_connections // 2)
         # Dictionaries keep their order: the first stranger connected first, the first peer has been idle longest.
-        self._strangers: dict[ServerConnection, None] = {}
+        self._unverified: dict[ServerConnection, None] = {}
         self._peers: dict[ServerConnection, None] = {}
         self._strangers_by_address: Counter[str] = Counter()
 
@@ -92,10 +92,10 @@ class HttpServer:
         if self._opening:
             await asyncio.wait(self._opening)
         await asyncio.sleep(0)  # messages that have been delivered are answered in this iteration of the loop
-        for connection in [*self._strangers, *self._peers]:
+        for connection in [*self._unverified, *self._peers]:
             connection.close()
         await asyncio.sleep(0)
-        for connection in [*self._strangers, *self._peers]:
+        for connection in [*self._unverified, *self._peers]:
             connection.abort()
         await asyncio.sleep(0)  # asyncio closes the sockets in the next iteration
 
@@ -132,19 +132,19 @@ class HttpServer:
 
     def add(self, stranger: ServerConnection) -> None:
         """Give a new connection a place. If there is none, the oldest stranger loses its own."""
-        self._strangers[stranger] = None
+        self._unverified[stranger] = None
         self._strangers_by_address[stranger.address] += 1
-        if self._strangers_by_address[stranger.address] > min(MAX_STRANGERS_PER_ADDRESS, self._max_strangers // 2):
-            self._displace(next(other for other in self._strangers if other.address == stranger.address))
-        elif len(self._strangers) > self._max_strangers:
-            self._displace(next(iter(self._strangers)))
+        if self._strangers_by_address[stranger.address] > min(MAX_UNVERIFIED_PER_ADDRESS, self._max_strangers // 2):
+            self._close_oldest(next(other for other in self._unverified if other.address == stranger.address))
+        elif len(self._unverified) > self._max_strangers:
+            self._close_oldest(next(iter(self._unverified)))
 
-    def _displace(self, connection: ServerConnection) -> None:
+    def _close_oldest(self, connection: ServerConnection) -> None:
         self.troubles.add("full", f"closed the connection of {connection.address}: too many others without a message")
         self.remove(connection)
         connection.abort()
 
-    def recognize(self, connection: ServerConnection) -> None:
+    def mark_verified(self, connection: ServerConnection) -> None:
         """A message of this connection was accepted. If peers have too many, the one idle for longest is closed."""
         self.remove(connection)
         self._peers[connection] = None
@@ -156,8 +156,8 @@ class HttpServer:
     def remove(self, connection: ServerConnection) -> None:
         """The connection gives up its place."""
         self._peers.pop(connection, None)
-        if connection in self._strangers:
-            del self._strangers[connection]
+        if connection in self._unverified:
+            del self._unverified[connection]
             self._strangers_by_address[connection.address] -= 1
             if not self._strangers_by_address[connection.address]:
                 del self._strangers_by_address[connection.address]
@@ -275,7 +275,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _deliver(self) -> None:
         answer = self._server.deliver(Envelope(body=b"".join(self._parts), **self._fields))
-        self._server.recognize(self)
+        self._server.mark_verified(self)
         self._is_answering = True
         # In the next iteration: the tasks woken by the message run first, the answer is less urgent.
         self._loop.call_soon(self._answer, answer)

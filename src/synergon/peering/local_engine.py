@@ -34,20 +34,20 @@ class LocalNode(Protocol):
 class LocalWaiters(Protocol):
     """The callers in this process that wait for ends, as far as peering needs them."""
 
-    of_others: set[int]
+    enqueued_elsewhere: set[int]
     """Tasks that are awaited here and that another engine has enqueued."""
 
     @property
     def followers(self) -> Sized:
         """The streams of events that are read here."""
 
-    def tell(self, ids: Iterable[int]) -> None:
+    def recheck(self, ids: Iterable[int]) -> None:
         """Check these tasks, which may have ended."""
 
-    def tell_all(self) -> None:
+    def recheck_all(self) -> None:
         """Check all awaited tasks, which may have ended."""
 
-    def tell_followers(self) -> None:
+    def wake_followers(self) -> None:
         """Wake the followers, because any task may have ended."""
 
 

@@ -297,7 +297,7 @@ class Peers:
         # An operator action can end tasks too: a command whose server was removed from the pool.
         self.handle_done((TOO_MANY_IDS,) if hints.control else hints.done)
         if hints.ended:
-            self._waiters.tell_followers()
+            self._waiters.wake_followers()
         if self.node is not None:
             self._watchers.add(peer_id, hints.awaited)
             if hints.follow:
@@ -316,10 +316,10 @@ class Peers:
     def handle_done(self, ids: Collection[int]) -> None:
         """These tasks may have ended."""
         if TOO_MANY_IDS in ids:
-            self._waiters.tell_all()
+            self._waiters.recheck_all()
         elif ids:
-            self._waiters.tell(ids)
+            self._waiters.recheck(ids)
 
     def recheck_awaited(self) -> None:
         """Have all awaited tasks read again: their ends may have been announced before this engine was reachable."""
-        self._waiters.tell_all()
+        self._waiters.recheck_all()

@@ -173,7 +173,7 @@ class HintRouter:
             self._outbox(peer).add(hints)
 
     def _end_requests(self, peer: Peer) -> Message:
-        ids = tuple(self._waiters.of_others) if peer.kinds else ()
+        ids = tuple(self._waiters.enqueued_elsewhere) if peer.kinds else ()
         follow = bool(peer.kinds) and len(self._waiters.followers) > 0
         return message(awaited=ids, follow=follow) if ids or follow else EMPTY
 
@@ -361,7 +361,7 @@ class HintRouter:
         if sent.awaited:
             self._engine.handle_done(sent.awaited)
         if sent.follow:
-            self._waiters.tell_followers()
+            self._waiters.wake_followers()
         peer = self.directory.get(peer_id)
         if peer is None:
             return

@@ -227,7 +227,7 @@ class Store(Protocol):
     async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
         """What this claim would do with a task, if the node may claim; nothing is changed."""
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Read ready tasks in claim order without claiming them, except those of paused queues and expired ones."""
 
     async def ahead(self, task_id: int, limit: int) -> int | None:

@@ -21,7 +21,7 @@ NOW: Final = "now"
 Position = tuple[int, int]
 """A number that grows with every commit that ends tasks, and the task's id."""
 
-Look = Callable[[Position, int], Awaitable[tuple[int, list[tuple[Position, Event]]]]]
+ReadPage = Callable[[Position, int], Awaitable[tuple[int, list[tuple[Position, Event]]]]]
 """Takes a position and a limit. Returns the highest number that was pruned, and the events after the position."""
 
 LONGEST: Final = 100
@@ -81,25 +81,25 @@ class Floor:
 class OrderedFinalEvents:
     """A reader of a history whose positions grow in commit order. Returns each event once, in that order."""
 
-    def __init__(self, look: Look, position: Position, floor: int | None) -> None:
-        self._look = look
+    def __init__(self, read_page: ReadPage, position: Position, floor: int | None) -> None:
+        self._read_page = read_page
         self._position = position
         self._floor = Floor(floor)
 
     @classmethod
-    def after(cls, look: Look, cursor: str | None) -> OrderedFinalEvents:
+    def after(cls, read_page: ReadPage, cursor: str | None) -> OrderedFinalEvents:
         """A reader that starts after the cursor, or with the oldest event."""
         if cursor is None:
-            return cls(look, BEGINNING, None)
+            return cls(read_page, BEGINNING, None)
         found = _TEXT.fullmatch(cursor)
         if found is None:
             raise unreadable(cursor)
         number, task_id, floor = numbers_of(cursor, *found.groups(default="0"))
-        return cls(look, (number, task_id), floor)
+        return cls(read_page, (number, task_id), floor)
 
     async def read(self, limit: int) -> list[Event]:
         """Read the next events."""
-        pruned, found = await self._look(self._position, limit)
+        pruned, found = await self._read_page(self._position, limit)
         self._floor.check(pruned, self._position[0])
         if found:
             self._position = found[-1][0]

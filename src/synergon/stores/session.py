@@ -76,8 +76,8 @@ def drive(rule: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Touched:
-    """The key queues and groups whose tasks a rule has moved. `rules.follow_ups.draw` handles each of them once, at the
-    end, however many of its tasks were moved."""
+    """The key queues and groups whose tasks a rule has moved. `rules.follow_ups.apply_follow_ups` handles each of them
+    once, at the end, however many of its tasks were moved."""
 
     __slots__ = ("groups", "key_queues", "released")
 
@@ -85,7 +85,7 @@ class Touched:
         self.key_queues: set[KeyQueueName] = set()
         self.groups: set[int] = set()
         self.released: list[str] = []
-        """The kinds of the tasks that were released because the last `draw` ended their group."""
+        """The kinds of the tasks that were released because the last `apply_follow_ups` ended their group."""
 
     def __bool__(self) -> bool:
         return bool(self.key_queues or self.groups)
@@ -502,7 +502,7 @@ class ServerRows(Protocol):
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
         """Replace the servers of a provider. A server whose address remains retains its health."""
 
-    async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
+    async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
         """Commands of the provider that wait for a server outside this pool: the address of that server, by command
         id."""
 

@@ -112,7 +112,7 @@ class Drain:
 
     # ------------------------------------------------------------ waiting callers
 
-    def tell(self, ids: Iterable[int]) -> None:
+    def recheck(self, ids: Iterable[int]) -> None:
         """Note that attempts of these tasks have ended on the node, or that the tasks have expired."""
         self._runner.ran.update(dict.fromkeys(ids))
         self._news.set()
@@ -121,7 +121,7 @@ class Drain:
         """Return when none of these tasks is ready or running, or when nothing can continue before the caller does."""
         wait = Wait(ids, running_task.get(), self.loop.create_future())
         self._waits.append(wait)
-        self.look()
+        self.store_changed()
         try:
             await wait.over
         finally:
@@ -131,7 +131,7 @@ class Drain:
         """Return when the drain has ended."""
         await self._is_over.wait()
 
-    def look(self) -> None:
+    def store_changed(self) -> None:
         """Note that the store has changed. Safe from any thread."""
         self.loop.call_soon_threadsafe(self._news.set)
 

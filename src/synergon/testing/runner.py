@@ -97,6 +97,8 @@ class TestRunner(Runner):
             self.failures.append(Failure(attempt, outcome.error, kept))
         return outcome
 
-    def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
+    def _outcome_of(
+        self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None
+    ) -> Outcome:
         self._raised[attempt.claim.id] = error
-        return super()._judge(attempt, context, value, error)
+        return super()._outcome_of(attempt, context, value, error)

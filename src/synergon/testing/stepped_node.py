@@ -13,7 +13,7 @@ from synergon.model.requirements import PROCESS
 from synergon.node.attempts.attempt import Stop
 from synergon.node.duty import Duty
 from synergon.node.node import Node
-from synergon.node.processes.executors import Keeper, Kept, LocalExecutor
+from synergon.node.processes.executors import BackgroundLoop, BackgroundRun, LocalExecutor
 from synergon.options.settings import Settings
 from synergon.task import AnyTask
 from synergon.testing.runner import TestRunner
@@ -99,12 +99,12 @@ class ThreadExecutor(LocalExecutor):
         context = copy_context()
         return await super().run_in_thread(lambda: context.run(function), is_command=is_command)
 
-    def start_keeper(self, kept: Kept) -> Keeper:  # noqa: ARG002  a lease without an end needs no renewal
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:  # noqa: ARG002  a lease without an end needs no renewal
         """Nothing to start: the lease does not end."""
-        return NothingKept()
+        return NothingInBackground()
 
 
-class NothingKept:
+class NothingInBackground:
     """Replaces the thread that renews the lease."""
 
     async def stop(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from synergon.testing.tester import Tester
 
 
-class UndemandingTables(Tables):
+class TablesWithoutRequirements(Tables):
     """Tables that drop the requirements of tasks, so that a test runs all tasks on any machine."""
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
@@ -50,7 +50,7 @@ class TestStore(MemoryStore):
     ) -> None:
         super().__init__(clock=clock)
         self._tester = tester
-        self._tables = UndemandingTables()
+        self._tables = TablesWithoutRequirements()
         self._session = Session(self._tables)
 
     async def open(self) -> None:
@@ -68,15 +68,15 @@ class TestStore(MemoryStore):
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Claim ready tasks, ignoring the requirements of their kinds."""
-        return await super().claim(_undemanding(request))
+        return await super().claim(_without_requirements(request))
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """Finish and claim, ignoring the requirements of kinds."""
-        return await super().exchange(outcomes, _undemanding(request))
+        return await super().exchange(outcomes, _without_requirements(request))
 
-    async def look(self, query: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Ready tasks of a kind, ignoring its requirements."""
-        return await super().look(
+        return await super().read_candidates(
             replace(query, kind_request=replace(query.kind_request, requirements=NO_REQUIREMENTS))
         )
 
@@ -94,49 +94,49 @@ class TestStore(MemoryStore):
         for move in moved:
             if move.done and move.state is State.RUNNING:
                 self._tester.cancel_running(move.id)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
         """Remove tasks that are not running."""
         moved = await super().delete(ids)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the priority of tasks that do not run."""
         moved = await super().set_priority(changes)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Run final tasks again."""
         moved = await super().retry(ids)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when tasks are due."""
         moved = await super().reschedule(changes)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def resume(self, queues: Sequence[str]) -> list[bool]:
         """Resume paused queues."""
         resumed = await super().resume(queues)
-        self._tester.look()
+        self._tester.store_changed()
         return resumed
 
     async def set_limit(self, name: str, value: int | None) -> bool:
         """Change the value of a limit."""
         is_known = await super().set_limit(name, value)
-        self._tester.look()
+        self._tester.store_changed()
         return is_known
 
     async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
         """Replace the pool of a provider."""
         is_known = await super().set_servers(provider, servers)
-        self._tester.look()
+        self._tester.store_changed()
         return is_known
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
@@ -152,7 +152,7 @@ class TestStore(MemoryStore):
         for move in moved:
             if move.done and move.state is State.RUNNING:
                 self._tester.cancel_running(move.id)
-        self._tester.look()
+        self._tester.store_changed()
         return moved
 
     async def act(self, order: NewAction) -> AuditRecord:
@@ -160,11 +160,11 @@ class TestStore(MemoryStore):
         given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
             self._tester.cancel_running(int(order.subject))
-        self._tester.look()
+        self._tester.store_changed()
         return given
 
 
-def _undemanding(request: ClaimRequest) -> ClaimRequest:
+def _without_requirements(request: ClaimRequest) -> ClaimRequest:
     """The request without the requirements of its kinds."""
     return replace(
         request, kinds=tuple(replace(kind_request, requirements=NO_REQUIREMENTS) for kind_request in request.kinds)

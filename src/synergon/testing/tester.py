@@ -85,7 +85,7 @@ class Tester:
             await drain.run()
         finally:
             del self._drains[drain.loop]
-            self.engine.waiters.tell_followers()
+            self.engine.waiters.wake_followers()
         return drain
 
     @staticmethod
@@ -103,7 +103,7 @@ class Tester:
 
     async def note_inserted(self, ids: Sequence[int]) -> None:
         """Note that the store has these new tasks."""
-        self.look()
+        self.store_changed()
         if self._is_inline:
             await self.run_or_join(ids)
 
@@ -115,10 +115,10 @@ class Tester:
         else:
             await drain.until_quiet(ids)
 
-    def look(self) -> None:
+    def store_changed(self) -> None:
         """Note that the store has changed."""
         for drain in list(self._drains.values()):
-            drain.look()
+            drain.store_changed()
 
     def cancel_running(self, task_id: int) -> None:
         """Ask the attempt of this task to end, if it runs in a drain."""

@@ -16,7 +16,7 @@ from typing import Final
 MIB: Final = 1 << 20
 START: Final = b"POST /peer/v1 HTTP/1.1\r\nHost: here\r\n"
 FIELDS: Final = b"X-Peer-ID: x\r\nX-Peer-Time: 1\r\nX-Peer-Nonce: 1\r\nX-Peer-Signature: 1\r\n"
-ROUND_SECONDS: Final = 60
+DEFERRAL_SECONDS: Final = 60
 """No attack lasts as long unless the server lets it."""
 
 
@@ -54,7 +54,7 @@ class Victim:
     """One connection: writes what it has whenever it can, and notes when the server has closed it."""
 
     def __init__(self, address: tuple[str, int], parts: Iterator[bytes], *, is_slow: bool) -> None:
-        self.socket = socket.create_connection(address, timeout=ROUND_SECONDS)
+        self.socket = socket.create_connection(address, timeout=DEFERRAL_SECONDS)
         self.socket.setblocking(False)
         self._parts = parts
         self._is_slow = is_slow

@@ -105,7 +105,7 @@ class Attempt:
         """The key queue that the task belongs to, if its producer did not know it."""
 
     @property
-    def is_undisturbed(self) -> bool:
+    def is_uninterruptible(self) -> bool:
         """Whether a stop of the node does not end the attempt. One that has not started can be handed back."""
         return self.has_begun and self.task_type.policy.uninterruptible
 
@@ -125,7 +125,7 @@ class Attempt:
         if self.child is not None:
             self.child.kill()
 
-    def ask_to_leave(self) -> None:
+    def request_hand_back(self) -> None:
         """Set the request to end when the task function asks for it; nothing is cancelled. Its return value is then no
         result."""
         if self.stop is None:
@@ -185,14 +185,14 @@ class LocalLink(AttemptLink):
 
     async def still_owned(self) -> bool:
         """Whether the claim is still current in the store."""
-        return await self._node.still_owned(self._attempt) or self._is_told_to_end()
+        return await self._node.still_owned(self._attempt) or self._note_stop_seen()
 
     def still_owned_sync(self) -> bool:
         """`still_owned` for a thread."""
         is_owned = self._node.call_from_thread(self._node.still_owned(self._attempt), "await ctx.still_owned()")
-        return is_owned or self._is_told_to_end()
+        return is_owned or self._note_stop_seen()
 
-    def _is_told_to_end(self) -> Literal[False]:
+    def _note_stop_seen(self) -> Literal[False]:
         """Note that the task function has learned of the request to end, if there is one. What it returns then is no
         result."""
         self._attempt.has_seen_stop |= self._attempt.stop is not None

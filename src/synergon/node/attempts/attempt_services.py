@@ -55,7 +55,7 @@ class AttemptServices(Services):
         """Whether this node knows no reason to end the task function. On a cordoned node a task that may be preempted
         is asked to leave, and is handed back without a charge."""
         if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
-            attempt.ask_to_leave()
+            attempt.request_hand_back()
         return not self._scheduler.is_fenced and attempt.stop is None
 
     async def begin(self) -> TaskTransaction:

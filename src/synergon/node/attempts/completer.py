@@ -2,7 +2,7 @@
 
 Every added outcome is written, through outages and rejections, until the store has given its verdict. Only an outcome
 whose value the store can never store is replaced by a failure. Stale outcomes are dropped, counted and logged. While
-writes fail, `is_troubled` stops claims.
+writes fail, `is_store_failing` stops claims.
 
 Outcomes of kinds that share permits wait for the scheduler, which sends them together with its next claim. The
 completer writes them itself if there is no such claim, or if it fails.
@@ -64,7 +64,7 @@ class Completer:
         self._reports: dict[int, Attempt] = {}
         self._overdue: dict[int, Attempt] = {}
         self._report_event = asyncio.Event()
-        self.is_troubled = False
+        self.is_store_failing = False
         self.stale = 0
         """The number of stale outcomes."""
         self.finished = 0
@@ -200,13 +200,13 @@ class Completer:
                         return [(await self._write([fenced]))[0] for fenced in batch]
                     self._logger.exception("the outcome of task %d cannot be stored; it has failed", batch[0].id)
                     batch = [_rejected(batch[0], error)]
-                elif not self.is_troubled:
-                    self.is_troubled = True
+                elif not self.is_store_failing:
+                    self.is_store_failing = True
                     self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
             else:
-                if self.is_troubled:
+                if self.is_store_failing:
                     self._logger.info("the store is back, %d outcomes written", len(batch))
-                self.is_troubled = False
+                self.is_store_failing = False
                 return verdicts
             failures += 1
             await self._clock.sleep(pause_after(failures))
@@ -243,9 +243,9 @@ class Completer:
             case State.SCHEDULED:
                 self._signals.due_in(getattr(fenced.outcome, "delay", 0) / 1_000_000)
         if verdict.child_ids and isinstance(fenced.outcome, Succeeded):
-            self._tell_children(fenced.outcome)
+            self._announce_children(fenced.outcome)
 
-    def _tell_children(self, outcome: Succeeded) -> None:
+    def _announce_children(self, outcome: Succeeded) -> None:
         self._signals.ready([child.kind for child in outcome.children])
         self._signals.children(outcome.children)
         self._signals.due_in(0.0)

@@ -47,28 +47,28 @@ class Timeouts:
         self._default_seconds = default_seconds
         self._timeout_for = timeout_for
         self._logger = logger
-        self._mentioned: set[str] = set()
+        self._logged_kinds: set[str] = set()
 
     def of_kind(self, task_type: AnyTask) -> float | None:
         """The timeout of a kind in seconds, unless a call overrides it; None without a timeout."""
         timeout = task_type.policy.timeout
-        return self._unless_said(task_type) if timeout is msgspec.UNSET else timeout
+        return self._default_for(task_type) if timeout is msgspec.UNSET else timeout
 
-    def _unless_said(self, task_type: AnyTask) -> float | None:
+    def _default_for(self, task_type: AnyTask) -> float | None:
         provider = task_type.provider
         if provider is not None and provider.timeout is not UNSET:
             return provider.timeout
         if self._timeout_for is None:
             return self._default_seconds
-        return self._asked(self._timeout_for, task_type.kind, None if provider is None else provider.name)
+        return self._call_timeout_for(self._timeout_for, task_type.kind, None if provider is None else provider.name)
 
-    def _asked(self, timeout_for: TimeoutFor, kind: str, provider: str | None) -> float | None:
+    def _call_timeout_for(self, timeout_for: TimeoutFor, kind: str, provider: str | None) -> float | None:
         """Call the user's function. An error in it must not prevent tasks from running, and is logged once."""
         try:
             return check_timeout(timeout_for(kind, provider))
         except Exception as error:  # noqa: BLE001
-            if kind not in self._mentioned:
-                self._mentioned.add(kind)
+            if kind not in self._logged_kinds:
+                self._logged_kinds.add(kind)
                 what = str(error) if isinstance(error, OptionError) else f"it raised {type(error).__name__}: {error}"
                 self._logger.error(
                     "timeout_for(%r, %r) gave no timeout, so the engine's holds: %s", kind, provider, what
@@ -101,7 +101,7 @@ class Deadlines:
             queue = self._new_queue(timeout)
         queue[attempt] = moment
         if timeout not in self._timers:
-            self._timers[timeout] = self._loop.call_at(moment, self._look, timeout)
+            self._timers[timeout] = self._loop.call_at(moment, self._check_queue, timeout)
 
     def disarm(self, attempt: Attempt) -> None:
         """Remove an attempt that has ended in time."""
@@ -109,7 +109,7 @@ class Deadlines:
             attempt.deadline = None
             del self._queues[attempt.timeout][attempt]
 
-    def _look(self, timeout: float) -> None:
+    def _check_queue(self, timeout: float) -> None:
         """Check the first attempts of a queue: their deadlines may have come, or they may have ended."""
         del self._timers[timeout]
         queue, now = self._queues[timeout], self._loop.time()
@@ -118,13 +118,13 @@ class Deadlines:
             self.disarm(attempt)
         first = next(iter(queue.values()), None)
         if first is not None:
-            self._timers[timeout] = self._loop.call_at(first, self._look, timeout)
+            self._timers[timeout] = self._loop.call_at(first, self._check_queue, timeout)
         else:
             del self._queues[timeout]
         for attempt in passed:
-            self._pass(attempt)
+            self._expire(attempt)
 
-    def _pass(self, attempt: Attempt) -> None:
+    def _expire(self, attempt: Attempt) -> None:
         attempt.ask_to_stop(Stop.TIMEOUT)
         if attempt.stop is not Stop.TIMEOUT or attempt.runs_in == "process":
             return
@@ -138,11 +138,11 @@ class Deadlines:
 
     def _new_queue(self, timeout: float) -> dict[Attempt, float]:
         if len(self._queues) >= self._most_queues:
-            self._tidy()
+            self._drop_empty_queues()
         queue = self._queues[timeout] = {}
         return queue
 
-    def _tidy(self) -> None:
+    def _drop_empty_queues(self) -> None:
         for timeout in [timeout for timeout, queue in self._queues.items() if not queue]:
             del self._queues[timeout]
             if timeout in self._timers:

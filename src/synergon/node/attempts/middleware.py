@@ -53,15 +53,15 @@ class MiddlewareChain:
         self._function = function
         self._attempt.asyncio_task = self._task
         try:
-            end = await self._come_out()
-            await self._leave_nothing_behind()
+            end = await self._run_chain()
+            await self._end_function()
             return end
         finally:
             if self._last_moment is not None:
                 self._last_moment.cancel()
             self._attempt.asyncio_task = None
 
-    async def _come_out(self) -> End:
+    async def _run_chain(self) -> End:
         try:
             return await self._enter(0), None
         except GeneratorExit as error:
@@ -73,19 +73,19 @@ class MiddlewareChain:
         finally:
             self._is_over = True
 
-    async def _leave_nothing_behind(self) -> None:
+    async def _end_function(self) -> None:
         """End a task function for which middleware no longer waits, and wait for it, because it holds the slot."""
         if not self._inside:
             return
         self.has_left_function = True
-        self._end_what_is_inside()
+        self._cancel_inner_tasks()
         while self._inside:
             try:
                 await self._is_left.wait()
             except asyncio.CancelledError:  # the deadline or a cancellation, which reaches the task function separately
-                self._end_what_is_inside()
+                self._cancel_inner_tasks()
 
-    def _end_what_is_inside(self) -> None:
+    def _cancel_inner_tasks(self) -> None:
         attempt = self._attempt
         for task in {*self._inside, attempt.asyncio_task} - {self._task}:
             if task is not None:
@@ -135,10 +135,10 @@ class MiddlewareChain:
         if error is not None:
             raise error
         if attempt.stop is not None:
-            self._come_out_soon()
+            self._limit_remaining_time()
         return value
 
-    def _come_out_soon(self) -> None:
+    def _limit_remaining_time(self) -> None:
         """End middleware that was asked to end while it could not be cancelled. After a task function with a valid
         result it gets a little more time."""
         attempt = self._attempt

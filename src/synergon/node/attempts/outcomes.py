@@ -32,7 +32,7 @@ _ENGINE: Final = Path(__file__).parent
 TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
 
-SPARED_SECONDS: Final = 60.0
+PROTECTED_SECONDS: Final = 60.0
 """For how long a task that has yielded is protected from preemption."""
 
 
@@ -50,7 +50,7 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
         case Stop.CANCEL:
             return Cancelled()
         case Stop.PREEMPTED:
-            return HandedBack(protected_for=microseconds(SPARED_SECONDS))
+            return HandedBack(protected_for=microseconds(PROTECTED_SECONDS))
         case _:
             return HandedBack()
 

@@ -54,11 +54,11 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
     return doing.result()
 
 
-def _slot_of(task_type: AnyTask, said: RunsIn) -> RunsIn:
+def _runs_in(task_type: AnyTask, requested: RunsIn) -> RunsIn:
     """Where the task function of this claim runs: on the event loop, in a thread or in a child process. A producer
     without the function cannot tell the first two apart, but it knows a child process, which the claim has counted."""
-    if said == "process":
-        return said
+    if requested == "process":
+        return requested
     return "loop" if task_type.is_coroutine else "thread"
 
 
@@ -160,7 +160,7 @@ class Runner:
     def stop_all(self, why: Stop) -> None:
         """Ask every running attempt to end, except uninterruptible ones that have started, if the node stops."""
         for attempt in list(self.running.values()):
-            if why is not Stop.SHUTDOWN or not attempt.is_undisturbed:
+            if why is not Stop.SHUTDOWN or not attempt.is_uninterruptible:
                 attempt.ask_to_stop(why)
 
     def stop_waiting(self, why: Stop) -> None:
@@ -217,7 +217,7 @@ class Runner:
             attempt.timeout = None if overrides.timeout == NO_TIMEOUT else overrides.timeout
         attempt.retry = overrides.retry or attempt.retry
         if overrides.runs_in is not None:
-            attempt.runs_in = _slot_of(attempt.task_type, overrides.runs_in)
+            attempt.runs_in = _runs_in(attempt.task_type, overrides.runs_in)
 
     def _isolate(self, attempt: Attempt) -> None:
         """Run a suspect task alone in a child process, so that a crash affects no other task."""
@@ -274,7 +274,7 @@ class Runner:
             return await self._child_attempts.run(attempt, self.node_id)
         context = context_of(attempt, LocalLink(self._services, attempt))
         run = partial(self._child_attempts.run, attempt, self.node_id)
-        return await wrap_child(attempt, context, run, self._deadlines, partial(self._judge, attempt, context))
+        return await wrap_child(attempt, context, run, self._deadlines, partial(self._outcome_of, attempt, context))
 
     async def _in_process(self, attempt: Attempt) -> Outcome:
         signature = attempt.task_type.signature
@@ -293,7 +293,7 @@ class Runner:
             value, error = await MiddlewareChain(attempt, context).run(body)
         else:
             value, error = await run(attempt, positional, arguments)
-        return self._judge(attempt, context, value, error)
+        return self._outcome_of(attempt, context, value, error)
 
     async def _on_loop(
         self, attempt: Attempt, positional: list[Any], arguments: dict[str, Any]
@@ -324,8 +324,10 @@ class Runner:
         )
         return pair
 
-    def _judge(self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None) -> Outcome:
-        if attempt.stop is not None and self._ended_so(attempt, error):
+    def _outcome_of(
+        self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None
+    ) -> Outcome:
+        if attempt.stop is not None and self._is_stop_the_outcome(attempt, error):
             return outcomes.of_stop(attempt, self.node_id, self._clock.chance)
         if error is not None:
             return outcomes.of_error(attempt, error, self.node_id, self._clock.chance)
@@ -336,7 +338,7 @@ class Runner:
         return Succeeded(result=result, children=context.children if context is not None else ())
 
     @staticmethod
-    def _ended_so(attempt: Attempt, error: BaseException | None) -> bool:
+    def _is_stop_the_outcome(attempt: Attempt, error: BaseException | None) -> bool:
         """Whether the reason to stop is the outcome. If the task function ended because the node stops or preempts it,
         its return value is not a result."""
         return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
@@ -345,7 +347,7 @@ class Runner:
 
     def _note_failing(self, attempt: Attempt, outcome: Outcome) -> None:
         if attempt.stop is Stop.PREEMPTED and isinstance(outcome, HandedBack):
-            self._preemption.returning(attempt)
+            self._preemption.hand_back_started(attempt)
         self._log(attempt, outcome)
 
     def _log(self, attempt: Attempt, outcome: Outcome) -> None:

@@ -73,7 +73,7 @@ class IdleHooks:
         """Whether the node has free capacity and nothing to run; of this kind, if one is given."""
         return self._scheduler.is_idle(kind) and self._admission.has_any_capacity(kind)
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check again whether the node is idle."""
         self._event.set()
 

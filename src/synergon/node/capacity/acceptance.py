@@ -29,7 +29,7 @@ class Acceptance:
     """Filters the scheduler's claims of kinds with `can_accept`."""
 
     def __init__(self, inquiries: Mapping[str, AcceptancePoll] = NONE) -> None:
-        self._inquiries = inquiries
+        self._polls = inquiries
         """The poll of each kind with `can_accept`."""
         self.is_needed = bool(inquiries)
         """Whether any kind of this node has `can_accept`."""
@@ -39,25 +39,25 @@ class Acceptance:
     @property
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """The step function of each poll, by name, which a duty calls repeatedly."""
-        return {f"acceptance of {kind}": inquiry.step for kind, inquiry in self._inquiries.items()}
+        return {f"acceptance of {kind}": poll.step for kind, poll in self._polls.items()}
 
-    def note_news(self, kinds: Collection[str]) -> None:
+    def note_new_candidates(self, kinds: Collection[str]) -> None:
         """Note that there may be new candidates of these kinds."""
-        for kind, inquiry in self._inquiries.items():
+        for kind, poll in self._polls.items():
             if kind in kinds:
-                inquiry.note_news()
+                poll.note_new_candidates()
 
     def begin(self, kinds: Collection[str]) -> set[str]:
         """The kinds of this list that must be asked about before they can be claimed. Their polls start now."""
-        return {kind for kind, inquiry in self._inquiries.items() if kind in kinds and inquiry.begin()}
+        return {kind for kind, poll in self._polls.items() if kind in kinds and poll.begin()}
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:
         """The request, reduced to the accepted tasks."""
-        self._offered = {kind: inquiry.offers() for kind, inquiry in self._inquiries.items()}
+        self._offered = {kind: poll.offers() for kind, poll in self._polls.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 
     def _narrowed(self, kind_request: KindRequest) -> KindRequest:
-        if kind_request.kind not in self._inquiries:
+        if kind_request.kind not in self._polls:
             return kind_request
         offered = self._offered[kind_request.kind]
         only = (
@@ -75,8 +75,8 @@ class Acceptance:
         return {
             kind_request.kind
             for kind_request in request.kinds
-            if kind_request.kind in self._inquiries
-            and self._inquiries[kind_request.kind].tried(
+            if kind_request.kind in self._polls
+            and self._polls[kind_request.kind].note_claim_result(
                 self._offered[kind_request.kind],
                 [claim.id for claim in claims if claim.kind == kind_request.kind],
                 was_enough=kind_request.kind not in leftover and not was_cut_short,
@@ -86,26 +86,26 @@ class Acceptance:
 
     async def ask_now(self) -> None:
         """Ask about as many candidates as there is capacity for. Returns when that is done."""
-        for inquiry in self._inquiries.values():
-            inquiry.start_over()
-            await inquiry.go_through()
+        for poll in self._polls.values():
+            poll.start_over()
+            await poll.read_all()
 
     def is_rejected(self, kind: str, task_id: int) -> bool:
         """Whether this node has rejected the task, and the answer still holds."""
-        return kind in self._inquiries and self._inquiries[kind].is_rejected(task_id)
+        return kind in self._polls and self._polls[kind].is_rejected(task_id)
 
     def rejected_for(self, kind: str, task_id: int) -> float | None:
         """For how many more seconds this node rejects the task; None if it does not."""
-        return self._inquiries[kind].rejected_for(task_id) if kind in self._inquiries else None
+        return self._polls[kind].rejected_for(task_id) if kind in self._polls else None
 
     def is_accepted(self, kind: str, task_id: int) -> bool:
         """Whether the next claim may take the task: its kind has no `can_accept`, or the task was accepted."""
-        return kind not in self._inquiries or task_id in self._inquiries[kind].offers()
+        return kind not in self._polls or task_id in self._polls[kind].offers()
 
     def close(self) -> None:
         """Stop asking."""
-        for inquiry in self._inquiries.values():
-            inquiry.close()
+        for poll in self._polls.values():
+            poll.close()
 
 
 def acceptance_polls(

@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 class AcceptancePoll:
     """Reads the candidates of one kind when there may be new ones, and continues after those that it has read. The
-    scheduler starts it (`begin`) and reports which accepted tasks were claimed (`tried`)."""
+    scheduler starts it (`begin`) and reports which accepted tasks were claimed (`note_claim_result`)."""
 
     def __init__(
         self,
@@ -69,21 +69,21 @@ class AcceptancePoll:
         self._known_as = f"can_accept of {task_type.kind} ({task_type.acceptor.name})"
         self._admission = admission
         self._signals = signals
-        self._verdicts: dict[int, Answer] = {}
+        self._answers: dict[int, Answer] = {}
         """The answers by task, oldest first."""
         self._accepted: dict[int, float] = {}
         """Accepted candidates that are to be claimed, and until when their answers hold."""
-        self._walk = CandidateCursor(clock.monotonic())
+        self._cursor = CandidateCursor(clock.monotonic())
         self._is_at_end = False
-        self._has_news = True
+        self._may_have_new = True
         self._must_start_over = True
         """All candidates must be read again, not only new ones."""
         self._is_any_unfit = False
         self._has_passed_over = False
         """After the last news, only positions were read where new candidates are likely."""
-        self._has_complained = False
+        self._has_logged = False
         self._wanted = asyncio.Event()
-        self._lingering: asyncio.Task[Any] | None = None
+        self._late_call: asyncio.Task[Any] | None = None
         self._thread_is_gone = asyncio.Event()
         self._thread_is_gone.set()
         self._may_wait = False
@@ -96,32 +96,34 @@ class AcceptancePoll:
 
     # ------------------------------------------------------------ calls of the scheduler
 
-    def note_news(self) -> None:
+    def note_new_candidates(self) -> None:
         """Note that there may be new candidates, anywhere in claim order."""
-        self._has_news = True
+        self._may_have_new = True
 
     def start_over(self) -> None:
         """Read all candidates again, at once."""
-        self._has_news = self._must_start_over = True
+        self._may_have_new = self._must_start_over = True
 
     def begin(self) -> bool:
         """Whether candidates must be read before there is anything to claim. If so, the poll starts now and reports its
         end by `Signals.accepted`."""
         if self.offers() or self._capacity() <= 0:
             return False
-        if self._has_news or self._is_any_unfit or not self._is_at_end:
+        if self._may_have_new or self._is_any_unfit or not self._is_at_end:
             self._wanted.set()
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that no claim has tried yet."""
+        """The accepted candidates that no claim has note_claim_result yet."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
             self.start_over()
         return tuple(self._accepted)
 
-    def tried(self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool) -> bool:
+    def note_claim_result(
+        self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool
+    ) -> bool:
         """Record that a claim was offered these tasks and has taken those. Returns whether another claim is worthwhile.
 
         `was_enough` says that the claim had capacity for more than it took. Then the others run elsewhere or do not
@@ -130,7 +132,7 @@ class AcceptancePoll:
         for task_id in offered if was_enough else taken:
             self._accepted.pop(task_id, None)
         self._is_any_unfit |= is_any_unfit
-        return bool(self._accepted) or self._has_news or not self._is_at_end
+        return bool(self._accepted) or self._may_have_new or not self._is_at_end
 
     def is_rejected(self, task_id: int) -> bool:
         """Whether this node has rejected the task, and the answer still holds."""
@@ -138,7 +140,7 @@ class AcceptancePoll:
 
     def rejected_for(self, task_id: int) -> float | None:
         """For how many more seconds a rejection of the task holds; None if it is not rejected."""
-        verdict = self._verdicts.get(task_id)
+        verdict = self._answers.get(task_id)
         left = 0.0 if verdict is None or verdict.is_accepted else verdict.until - self._clock.monotonic()
         return left if left > 0 else None
 
@@ -149,27 +151,29 @@ class AcceptancePoll:
         await self._wanted.wait()
         self._wanted.clear()
         try:
-            await self.go_through()
+            await self.read_all()
         except BaseException:
             self.start_over()
             self._wanted.set()
             raise
-        if self._accepted or self._has_news or not self._is_at_end:
+        if self._accepted or self._may_have_new or not self._is_at_end:
             self._signals.accepted(self._task_type.kind)
 
-    async def go_through(self) -> None:
+    async def read_all(self) -> None:
         """Read until enough candidates are accepted, or none are left: new ones first, then those after the cursor."""
         began_at = self._clock.monotonic()
-        self._has_complained = False
+        self._has_logged = False
         self._forget_expired()
-        if self._has_news or (self._is_at_end and self._is_any_unfit):
-            await self._take_up_news(began_at)
+        if self._may_have_new or (self._is_at_end and self._is_any_unfit):
+            await self._read_new(began_at)
         limit = PAGE
         while not self._is_at_end and self._wants_more:
             asked_at = self._clock.monotonic()
-            page = await self._store.look(self._admission.look(self._task_type.kind, self._walk.cursor, limit))
-            self._walk.note(page, self._clock.monotonic() - asked_at)
-            was_known = await self._judge(page)
+            page = await self._store.read_candidates(
+                self._admission.candidate_query(self._task_type.kind, self._cursor.cursor, limit)
+            )
+            self._cursor.note(page, self._clock.monotonic() - asked_at)
+            was_known = await self._poll_page(page)
             self._is_at_end = len(page) < limit
             limit = min(limit * 2, LONGEST_PAGE) if was_known else PAGE
         self._set_timer(self._clock.monotonic() - began_at)
@@ -178,15 +182,15 @@ class AcceptancePoll:
     def _wants_more(self) -> bool:
         return len(self._accepted) < self._capacity()
 
-    async def _take_up_news(self, now: float) -> None:
+    async def _read_new(self, now: float) -> None:
         """Read from the first candidate if that is needed or cheap; otherwise only where new candidates are likely."""
-        is_from_the_front = self._must_start_over or self._is_any_unfit or self._walk.next_at() <= now
-        self._has_news = self._must_start_over = self._is_any_unfit = self._is_at_end = False
+        is_from_the_front = self._must_start_over or self._is_any_unfit or self._cursor.next_at() <= now
+        self._may_have_new = self._must_start_over = self._is_any_unfit = self._is_at_end = False
         self._has_passed_over = not is_from_the_front
         if is_from_the_front:
-            self._walk = CandidateCursor(now)
+            self._cursor = CandidateCursor(now)
             return
-        for position in self._walk.gaps():
+        for position in self._cursor.gaps():
             if not await self._fill(position):
                 self.start_over()  # the others follow when there is capacity again
                 return
@@ -195,22 +199,24 @@ class AcceptancePoll:
         """Read the candidates after a position and before rejected ones. Returns whether all of them were read."""
         limit = FEW
         while self._wants_more:
-            page = await self._store.look(self._admission.look(self._task_type.kind, position, limit))
+            page = await self._store.read_candidates(
+                self._admission.candidate_query(self._task_type.kind, position, limit)
+            )
             new = list(takewhile(lambda record: not self.is_rejected(record.id), page))
-            self._walk.note(new)
-            await self._judge(new)
+            self._cursor.note(new)
+            await self._poll_page(new)
             if len(new) < limit:
                 return True
             position, limit = (page[-1].priority, page[-1].id), PAGE
         return False
 
-    async def _judge(self, page: Sequence[TaskRecord]) -> bool:
+    async def _poll_page(self, page: Sequence[TaskRecord]) -> bool:
         """Accept candidates of the page, asking the function where there is no answer. Returns whether none had to be
         asked about."""
         now = self._clock.monotonic()
         unknown: list[TaskRecord] = []
         for record in page:
-            verdict = self._verdicts.get(record.id)
+            verdict = self._answers.get(record.id)
             if verdict is None or verdict.until <= now:
                 unknown.append(record)
             elif verdict.is_accepted:
@@ -223,8 +229,8 @@ class AcceptancePoll:
         accepted = await self._accepted_of(records)
         until = self._clock.monotonic() + self._acceptor.holds_seconds
         for record in records:
-            self._verdicts.pop(record.id, None)
-            self._verdicts[record.id] = Answer(record.id in accepted, until)
+            self._answers.pop(record.id, None)
+            self._answers[record.id] = Answer(record.id in accepted, until)
             if record.id in accepted:
                 self._accepted[record.id] = until
         if len(accepted) < len(records):
@@ -232,17 +238,17 @@ class AcceptancePoll:
 
     def _forget_expired(self) -> None:
         now = self._clock.monotonic()
-        while self._verdicts and (oldest := next(iter(self._verdicts.items())))[1].until <= now:
-            del self._verdicts[oldest[0]]
+        while self._answers and (oldest := next(iter(self._answers.items())))[1].until <= now:
+            del self._answers[oldest[0]]
 
     def _set_timer(self, taken_seconds: float) -> None:
         """Set a timer for the moment at which rejected candidates may be asked about again and skipped ones are read.
         Answers of one pass end together, so that one pass renews them."""
         self.close()
-        rejections = (verdict.until for verdict in self._verdicts.values() if not verdict.is_accepted)
+        rejections = (verdict.until for verdict in self._answers.values() if not verdict.is_accepted)
         times = [until + taken_seconds for until in islice(rejections, 1)]
         if self._has_passed_over:
-            times.append(self._walk.next_at())
+            times.append(self._cursor.next_at())
         if times:
             delay = max(min(times) - self._clock.monotonic(), 0.0)
             self._expiry = asyncio.get_running_loop().call_later(delay, self._renew)
@@ -272,7 +278,7 @@ class AcceptancePoll:
         try:
             return misfits | accepted_ids(await self._answer(candidates), candidates)
         except Exception:  # noqa: BLE001  it is logged with its traceback
-            self._complain(len(candidates))
+            self._log_failure(len(candidates))
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
@@ -280,7 +286,7 @@ class AcceptancePoll:
         if not await self._is_free():
             return ()  # the late call was logged already
         self._may_wait = True
-        self._lingering = call = self._callbacks.start(self._known_as, self._call(candidates))
+        self._late_call = call = self._callbacks.start(self._known_as, self._call(candidates))
         done, _ = await asyncio.wait([call], timeout=self._acceptor.timeout_seconds)
         if not done:
             call.cancel()
@@ -294,14 +300,14 @@ class AcceptancePoll:
             self._may_wait = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._acceptor.timeout_seconds):
-                    if self._lingering is not None:
-                        await asyncio.wait([self._lingering])
+                    if self._late_call is not None:
+                        await asyncio.wait([self._late_call])
                     await self._thread_is_gone.wait()
         return not self._is_called
 
     @property
     def _is_called(self) -> bool:
-        is_lingering = self._lingering is not None and not self._lingering.done()
+        is_lingering = self._late_call is not None and not self._late_call.done()
         return is_lingering or not self._thread_is_gone.is_set()
 
     async def _call(self, candidates: list[Candidate]) -> Any:
@@ -310,11 +316,11 @@ class AcceptancePoll:
             self._thread_is_gone.clear()
         return await self._callbacks.call(self._known_as, decide, on_thread_end=self._thread_is_gone.set)
 
-    def _complain(self, count: int) -> None:
+    def _log_failure(self, count: int) -> None:
         """Log a failure, once for each pass through the candidates."""
-        if self._has_complained:
+        if self._has_logged:
             return
-        self._has_complained = True
+        self._has_logged = True
         kind = self._task_type.kind
         self._logger.exception(
             "can_accept of %s gave no verdict on %d tasks; they are left to other nodes",

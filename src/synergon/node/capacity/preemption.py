@@ -139,11 +139,11 @@ class Preemption:
 
     # ------------------------------------------------------------ handing back
 
-    def returning(self, attempt: Attempt) -> None:
+    def hand_back_started(self, attempt: Attempt) -> None:
         """Note that an attempt has yielded and is being handed back."""
         self._returning.add(attempt.claim.id)
 
-    def returned(self, ids: Collection[int]) -> None:
+    def outcomes_applied(self, ids: Collection[int]) -> None:
         """Note that the store has applied the outcomes of these tasks."""
         if self._returning:
             self._returning.difference_update(ids)
@@ -151,7 +151,7 @@ class Preemption:
                 self._signals.capacity_freed()
 
     @property
-    def is_anybody_returning(self) -> bool:
+    def is_hand_back_pending(self) -> bool:
         """Whether a task that has yielded is not ready again yet. A claim then waits, so that it does not skip that
         task."""
         return bool(self._returning)

@@ -50,34 +50,36 @@ class Reservation:
         self._running = running
         self._timeouts = timeouts
         self._loop = loop
-        self.keep_for = microseconds(reserve_seconds)
+        self.reserve_microseconds = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
         """Set by the node: whether `can_accept` rejects the reserved task."""
         self.patience = microseconds(PATIENCE_SECONDS)
         self.reserved: ReservedTask | None = None
-        self.let_go: int | None = None
+        self.dropped_task: int | None = None
         """The task whose row may still name this node's reservation, which was dropped."""
 
-    def honoured(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
+    def extend_request(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
         """The request, extended by the reservation: with the capacity that is held for the reserved task; or with the
         order to drop it, if `can_accept` rejects the task."""
-        if self.is_letting_go:
+        if self.drops_reservation:
             self.forget()
         reserved = self.reserved
         if reserved is None:
-            reserve_microseconds = self.keep_for if self.let_go is None else 0
+            reserve_microseconds = self.reserve_microseconds if self.dropped_task is None else 0
             return msgspec.structs.replace(
-                request, reserved_task=self.let_go, reserve_microseconds=reserve_microseconds
+                request, reserved_task=self.dropped_task, reserve_microseconds=reserve_microseconds
             )
-        moment, held = self._prospect(reserved, request.free)
+        moment, held = self._expected_start(reserved, request.free)
         kind_requests = [
             msgspec.structs.replace(kind_request, is_brief=self._is_brief(kind_request, moment))
             for kind_request in request.kinds
         ]
         of_kind = admission.free_slots(reserved.kind).of_kind
         kind_requests = [
-            sparing_one(kind_request, of_kind, reserved.id) if kind_request.kind == reserved.kind else kind_request
+            leave_one_for_reserved(kind_request, of_kind, reserved.id)
+            if kind_request.kind == reserved.kind
+            else kind_request
             for kind_request in kind_requests
         ]
         if all(
@@ -92,16 +94,16 @@ class Reservation:
         )
 
     @property
-    def is_letting_go(self) -> bool:
+    def drops_reservation(self) -> bool:
         """Whether the next request drops the reservation."""
         if self.reserved is None:
-            return self.let_go is not None
+            return self.dropped_task is not None
         return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
         """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
         before, self.reserved = self.reserved, claims.reserved
-        had_let_go, self.let_go = self.let_go is not None, None
+        had_let_go, self.dropped_task = self.dropped_task is not None, None
         if self.reserved is not None and (before is None or before.id != self.reserved.id):
             self._signals.reserved(self.reserved.id)
         return had_let_go or before != self.reserved
@@ -109,23 +111,23 @@ class Reservation:
     def forget(self) -> None:
         """Drop the reservation; the next request tells the store."""
         if self.reserved is not None:
-            self.let_go = self.reserved.id
+            self.dropped_task = self.reserved.id
         self.reserved = None
 
     def held(self, free: Mapping[str, int]) -> dict[str, int]:
         """The part of the free capacity that is held for the reserved task."""
-        return {} if self.reserved is None else self._prospect(self.reserved, free)[1]
+        return {} if self.reserved is None else self._expected_start(self.reserved, free)[1]
 
     def brief(self, kind_requests: Iterable[KindRequest], free: Mapping[str, int]) -> list[str]:
         """Kinds whose tasks end before the reserved task can start."""
         if self.reserved is None:
             return []
-        moment, _ = self._prospect(self.reserved, free)
+        moment, _ = self._expected_start(self.reserved, free)
         return [kind_request.kind for kind_request in kind_requests if self._is_brief(kind_request, moment)]
 
     # ------------------------------------------------------------ the start of the reserved task
 
-    def _prospect(self, reserved: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
+    def _expected_start(self, reserved: ReservedTask, free: Mapping[str, int]) -> tuple[float, dict[str, int]]:
         """The latest moment at which the reserved task can start, and how much of the free capacity must be held for
         that."""
         cost = reserved.requirements.cost
@@ -159,7 +161,7 @@ class Reservation:
         return self._loop.time() + timeout + END_SECONDS <= moment
 
 
-def sparing_one(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
+def leave_one_for_reserved(kind_request: KindRequest, of_kind: int | None, reserved_task: int) -> KindRequest:
     """The kind request of the reserved task's kind, with one task less, so that the reserved task can start within its
     kind's limit."""
     if of_kind is None or kind_request.count < of_kind:

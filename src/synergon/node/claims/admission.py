@@ -53,7 +53,7 @@ class Admission:
         self._slot_only = frozenset(
             kind
             for kind, kind_request in self._kind_requests.items()
-            if kind_request.is_free and kind_request.requirements == NO_REQUIREMENTS
+            if kind_request.needs_only_slot and kind_request.requirements == NO_REQUIREMENTS
         )
         """Kinds whose tasks need nothing but a slot."""
         self._unbounded = frozenset(kind for kind in self._slot_only if kinds[kind].policy.max_running is None)
@@ -76,7 +76,7 @@ class Admission:
     def request(self, node_id: str, wanted: Collection[str]) -> ClaimRequest | None:
         """The claim request for the wanted kinds. None if there is no capacity for any of them, or if a preempted task
         must get its slot back first."""
-        if self._has_preemption and self._preemption is not None and self._preemption.is_anybody_returning:
+        if self._has_preemption and self._preemption is not None and self._preemption.is_hand_back_pending:
             return None
         kind_requests = self._with_capacity(wanted)
         if not kind_requests:
@@ -92,11 +92,11 @@ class Admission:
             free=ledger.unpromised,
             yielding=self._yielding(kind_requests) if self._has_preemption else {},
             patience=None if reservation is None else reservation.patience,
-            reserve_microseconds=0 if reservation is None else reservation.keep_for,
+            reserve_microseconds=0 if reservation is None else reservation.reserve_microseconds,
             shares=ledger.shares,
         )
-        if reservation is not None and (reservation.reserved is not None or reservation.let_go is not None):
-            request = reservation.honoured(request, self)
+        if reservation is not None and (reservation.reserved is not None or reservation.dropped_task is not None):
+            request = reservation.extend_request(request, self)
         return request
 
     def _with_capacity(self, wanted: Collection[str]) -> list[KindRequest]:
@@ -122,7 +122,7 @@ class Admission:
         slots = max(offered[SLOT] + min(self._ledger.free, 0), 0)
         return {SLOT: slots} | {name: offered[name] for name in self._ledger.totals}
 
-    def look(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
+    def candidate_query(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
         """The query for candidates of a kind, for a node that asks `can_accept` before it claims."""
         return CandidateQuery(
             kind_request=self._kind_requests[kind],
@@ -188,7 +188,7 @@ class Admission:
         """Record the result of a claim. Returns whether tasks may fit now that did not, or that were not read."""
         reservation = self._reservation
         if reservation is None or (
-            claims.reserved is None and reservation.reserved is None and reservation.let_go is None
+            claims.reserved is None and reservation.reserved is None and reservation.dropped_task is None
         ):
             return False
         return reservation.note(claims)
@@ -199,9 +199,9 @@ class Admission:
             self._reservation.forget()
 
     @property
-    def is_letting_go(self) -> bool:
+    def drops_reservation(self) -> bool:
         """Whether the next request drops the reservation. That request makes no new one."""
-        return self._reservation is not None and self._reservation.is_letting_go
+        return self._reservation is not None and self._reservation.drops_reservation
 
     @property
     def held(self) -> dict[str, int]:
@@ -252,9 +252,9 @@ class Admission:
         return None if self._reservation is None else self._reservation.patience / 1_000_000
 
     @property
-    def returns(self) -> int:
+    def release_count(self) -> int:
         """A number that grows whenever an attempt frees a resource."""
-        return self._ledger.returns
+        return self._ledger.release_count
 
 
 def _kind_request(task_type: AnyTask, rank: int, bounds: tuple[str, ...]) -> KindRequest:
@@ -281,7 +281,7 @@ def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
         requirements=task_type.requirements_text,
         rank=kind_request.rank,
         is_urgent=kind_request.is_urgent,
-        is_asking=task_type.acceptor is not None,
+        has_can_accept=task_type.acceptor is not None,
         is_command=kind_request.is_command,
         limits=kind_request.limits,
         provider=kind_request.provider,

@@ -27,7 +27,7 @@ class Usage:
         """Attempts that use resources, by their cost."""
         self.taken = 0
         """How many attempts have started since the node exists."""
-        self.returns = 0
+        self.release_count = 0
         """How often an attempt has freed a resource."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
@@ -65,7 +65,7 @@ class Usage:
         self.by_cost[share] -= 1
         if not self.by_cost[share]:
             del self.by_cost[share]
-        self.returns += 1
+        self.release_count += 1
 
 
 class Ledger(Usage):

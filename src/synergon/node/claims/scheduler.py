@@ -28,7 +28,7 @@ from synergon.node.claims.shared_permits import SharedPermits
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
-ROUND_SECONDS: Final = 0.02
+DEFERRAL_SECONDS: Final = 0.02
 """How long a node steps back from a contested limit: several times the duration of a hint and a claim."""
 
 
@@ -54,13 +54,13 @@ class Scheduler:
         self._signals = signals
         self._completer = completer
         self._permits = permits or SharedPermits({})
-        self._stepping_back: set[str] = set()
+        self._deferred: set[str] = set()
         """Kinds that are not claimed for one round."""
-        self._stepped_back: set[str] = set()
+        self._last_deferred: set[str] = set()
         """The kinds of the last round: their next claim shows whether another node took the permit."""
         self._acceptance = acceptance or Acceptance()
         self._clock = clock or SystemClock()
-        self._returns = 0
+        self._seen_releases = 0
         """How often resources had been freed when the last claim was sent."""
         self._has_surplus = False
         self.leftover: set[str] = set()
@@ -86,8 +86,8 @@ class Scheduler:
         known = self._kinds.intersection(kinds)
         if known:
             if self._acceptance.is_needed:
-                self._acceptance.note_news(known)
-            self._look_at(known)
+                self._acceptance.note_new_candidates(known)
+            self._mark_dirty(known)
 
     def claim_soon(self) -> None:
         """Claim soon, because outcomes wait for the next claim."""
@@ -95,9 +95,9 @@ class Scheduler:
 
     def accepted(self, kind: str) -> None:
         """Mark a kind as dirty, because `can_accept` has accepted a task of it or is to be asked again."""
-        self._look_at({kind})
+        self._mark_dirty({kind})
 
-    def _look_at(self, kinds: set[str] | frozenset[str]) -> None:
+    def _mark_dirty(self, kinds: set[str] | frozenset[str]) -> None:
         if kinds:
             self._dirty |= kinds
             self._event.set()
@@ -108,24 +108,24 @@ class Scheduler:
 
     def capacity_freed(self) -> None:
         """Note that capacity of the node has become free."""
-        if self._has_unfit.is_set() and self._admission.returns != self._returns:
-            self.look_at_unfit()
+        if self._has_unfit.is_set() and self._admission.release_count != self._seen_releases:
+            self.wake_unfit()
         if self._dirty:
             self._event.set()
 
-    def look_at_unfit(self) -> None:
+    def wake_unfit(self) -> None:
         """Mark the kinds as dirty whose tasks did not fit: they may fit now, or get a reservation."""
         self.wake(self._unfit)
         reserved = self._admission.reserved
         if reserved is not None:
             self.wake([reserved.kind])
 
-    async def patience_step(self) -> None:
+    async def unfit_step(self) -> None:
         """Wait, and then read the tasks that do not fit again: one may be old enough for a reservation, or its task
         gone."""
         await self._has_unfit.wait()
         await self._clock.sleep(self._admission.patience_seconds / 2)
-        self.look_at_unfit()
+        self.wake_unfit()
 
     @property
     def may_claim(self) -> bool:
@@ -173,15 +173,15 @@ class Scheduler:
         """Note that the store has applied outcomes of these kinds. Returns the kinds for which this node steps back."""
         takers = self._permits.takers_after(kinds)
         contested = set(self._permits.contested(takers))
-        if contested and not self._stepping_back and self._permits.steps_back():
-            self._stepping_back = contested
-            asyncio.get_running_loop().call_later(ROUND_SECONDS, self._end_round)
+        if contested and not self._deferred and self._permits.should_defer():
+            self._deferred = contested
+            asyncio.get_running_loop().call_later(DEFERRAL_SECONDS, self._end_deferral)
         self.wake(takers)
-        return contested & self._stepping_back
+        return contested & self._deferred
 
-    def _end_round(self) -> None:
-        self._stepped_back, self._stepping_back = self._stepping_back, set()
-        self.wake(self._stepped_back)
+    def _end_deferral(self) -> None:
+        self._last_deferred, self._deferred = self._deferred, set()
+        self.wake(self._last_deferred)
 
     async def woken(self) -> None:
         """Return when there is a reason to claim."""
@@ -195,7 +195,7 @@ class Scheduler:
         outcomes = self._take_exchangeable(self._completer) if self._completer and self._permits.is_needed else []
         if self._acceptance.is_needed:
             self._dirty -= self._acceptance.begin(self._dirty)
-        request = self._admission.request(self.node_id, self._dirty - self._stepping_back)
+        request = self._admission.request(self.node_id, self._dirty - self._deferred)
         if request is None:
             if outcomes and self._completer is not None:
                 self._completer.not_exchanged()
@@ -209,7 +209,7 @@ class Scheduler:
         because there may be no capacity for some of them now."""
         outcomes = completer.take_exchangeable()
         takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
-        self._acceptance.note_news(takers)
+        self._acceptance.note_new_candidates(takers)
         self._dirty |= takers
         if completer.has_exchangeable:
             self._event.set()
@@ -239,7 +239,7 @@ class Scheduler:
     async def _claim(self, request: ClaimRequest, outcomes: list[FencedOutcome]) -> Claims:
         asked = {kind_request.kind for kind_request in request.kinds}
         self._dirty -= asked
-        self._returns = self._admission.returns
+        self._seen_releases = self._admission.release_count
         self._is_idle.clear()
         try:
             claims = await (self._exchange(outcomes, request) if outcomes else self._store.claim(request))
@@ -250,15 +250,15 @@ class Scheduler:
         finally:
             self._is_idle.set()
         if claims is None:
-            self._look_at(asked)
+            self._mark_dirty(asked)
             return Claims()
         if claims.is_cordoned:  # so the node has learned nothing
             self._dirty |= asked
             self._signals.found_cordoned()
             return Claims()
         taken = Counter(claim.kind for claim in claims)
-        if self._stepped_back:
-            self._note_step_back(asked, taken)
+        if self._last_deferred:
+            self._note_deferral(asked, taken)
         self._note_unfit(request, claims, taken)
         self._note_leftovers(request, claims, taken)
         if claims:
@@ -285,22 +285,22 @@ class Scheduler:
         asked = {kind_request.kind for kind_request in request.kinds}
         users = {one.kind for one in request.kinds if one.requirements.cost or one.bounds}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
-        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._crowded(request, taken)
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._short_of_processes(request, taken)
         # The request was sent before these resources were freed or the reservation was dropped.
         if self._admission.note(claims):
             # After a dropped reservation, any kind may use what was held for that task, permits of limits too.
             self._dirty |= self._kinds if claims.reserved is None else asked | self._unfit
-        elif self._admission.returns != self._returns:
+        elif self._admission.release_count != self._seen_releases:
             self._dirty |= self._unfit
         if self._unfit or claims.reserved is not None:
             self._has_unfit.set()
         else:
             self._has_unfit.clear()
 
-    def _note_step_back(self, asked: set[str], taken: Counter[str]) -> None:
-        if not self._stepped_back.isdisjoint(asked):
-            self._permits.stepped_back(in_vain=not self._stepped_back.isdisjoint(taken))
-            self._stepped_back = set()
+    def _note_deferral(self, asked: set[str], taken: Counter[str]) -> None:
+        if not self._last_deferred.isdisjoint(asked):
+            self._permits.note_deferral(was_unused=not self._last_deferred.isdisjoint(taken))
+            self._last_deferred = set()
 
     def _note_leftovers(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Kinds that may have more ready tasks stay dirty. They are requested again when there is capacity."""
@@ -319,7 +319,7 @@ class Scheduler:
                 and not (slots_remaining + yielding > 0 and kind_request.is_yielded_to)
             )
         }
-        more = leftover | claims.unfit | {kind for kind in self._crowded(request, taken) if taken[kind]}
+        more = leftover | claims.unfit | {kind for kind in self._short_of_processes(request, taken) if taken[kind]}
         # Announced once: from then on the other nodes that run these kinds claim by themselves.
         if more and not self._has_surplus:
             self._signals.surplus(more)
@@ -331,7 +331,7 @@ class Scheduler:
         if self._dirty:  # more of these kinds, or of kinds that were not requested this time
             self._event.set()
 
-    def _crowded(self, request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
+    def _short_of_processes(self, request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
         """Kinds that may have more ready tasks than there were free child processes."""
         return {
             kind_request.kind

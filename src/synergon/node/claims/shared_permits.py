@@ -88,7 +88,7 @@ class SharedPermits:
 
     # ------------------------------------------------------------ contested limits
 
-    def learn(self, others: Iterable[NodeRecord]) -> None:
+    def update_contested(self, others: Iterable[NodeRecord]) -> None:
         """Read which permits the other live nodes need, from their rows."""
         names = {name for node in others if _may_claim(node) for name in self._wanted_by(node)}
         self._contested = frozenset(names & self._takers.keys())
@@ -101,7 +101,7 @@ class SharedPermits:
             status = node.state.kind(kind)
             if kind not in self._kinds or runs_more:
                 yield from _published_names(status)
-            elif status.max_running is not None or status.is_asking or self._has_bounds:
+            elif status.max_running is not None or status.has_can_accept or self._has_bounds:
                 # This node may be at its own limit of the kind or at a bound, or may reject its tasks, while other
                 # nodes run them.
                 yield from (name for name in _published_names(status) if self._takers.get(name, set()) - {kind})
@@ -125,16 +125,16 @@ class SharedPermits:
         """The limits and pools whose permits these kinds need, for a hint."""
         return sorted({name for kind in kinds for name in self._names.get(kind, ())})
 
-    def steps_back(self) -> bool:
+    def should_defer(self) -> bool:
         """Whether the node leaves the permit that it has just freed to other nodes for one round."""
         if self._skips_remaining > 0:
             self._skips_remaining -= 1
             return False
         return True
 
-    def stepped_back(self, *, in_vain: bool) -> None:
-        """Record how a round of stepping back ended: `in_vain` if no other node took the permit."""
-        self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if in_vain else 0
+    def note_deferral(self, *, was_unused: bool) -> None:
+        """Record how a round of stepping back ended: `was_unused` if no other node took the permit."""
+        self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if was_unused else 0
         self._skips_remaining = self._skips
 
 

@@ -35,12 +35,12 @@ class Alarm:
         self._rated = rated
         """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
         self._changed = asyncio.Event()
-        self._is_asked = False
+        self._must_check = False
         self._next_at: float | None = None
 
-    def look(self) -> None:
+    def check_now(self) -> None:
         """Check for due tasks now."""
-        self._is_asked = True
+        self._must_check = True
         self._changed.set()
 
     def due_in(self, seconds: float) -> None:
@@ -53,13 +53,13 @@ class Alarm:
     async def step(self) -> None:
         """Wake due tasks, then sleep until the next moment."""
         await self.wake_due()
-        while not self._is_asked and self._pause() > 0:
+        while not self._must_check and self._pause() > 0:
             await self._sleep(self._pause())
         self._signals.moment_passed()
 
     async def wake_due(self) -> int | None:
         """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next, if any."""
-        self._is_asked = False
+        self._must_check = False
         self._next_at = None  # calls of `due_in` from here on are kept, because the store's answer may be older
         woken = await self._store.wake(BATCH)
         if woken.next_in is not None:

@@ -84,7 +84,7 @@ class Backlog:
 
     async def _is_any_of(self, kind: str) -> bool:
         after, limit = None, 1
-        while page := await self._store.look(self._admission.look(kind, after, limit)):
+        while page := await self._store.read_candidates(self._admission.candidate_query(kind, after, limit)):
             if not all(self._acceptance.is_rejected(kind, task.id) for task in page):
                 return True
             after, limit = (page[-1].priority, page[-1].id), PAGE

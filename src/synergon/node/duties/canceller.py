@@ -18,28 +18,28 @@ class Canceller:
         self._store = store
         self._runner = runner
         self._event = asyncio.Event()
-        self.early: set[int] = set()
+        self.requested_before_start: set[int] = set()
         """Tasks that were to be cancelled before they run here; the claim in flight may take them."""
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check soon for cancel requests."""
         self._event.set()
 
-    def wish(self, task_id: int) -> None:
+    def note_cancel_request(self, task_id: int) -> None:
         """Check soon for a cancel request of this task."""
         if task_id in self._runner.running:
-            self.look()
+            self.check_soon()
         else:
-            self.early.add(task_id)
+            self.requested_before_start.add(task_id)
 
     def claimed(self, ids: Iterable[int]) -> None:
         """Note that these tasks were claimed."""
-        if not self.early.isdisjoint(ids):
-            self.look()
+        if not self.requested_before_start.isdisjoint(ids):
+            self.check_soon()
 
     def claim_is_over(self) -> None:
         """Note that the claim has ended: tasks that it did not take do not run here."""
-        self.early.clear()
+        self.requested_before_start.clear()
 
     async def step(self, node_id: str) -> None:
         """Wait for a reason to check, then end the attempts whose cancellation was requested."""

@@ -97,7 +97,7 @@ class Cordon:
         self._logger.info("nothing runs here any more: the node ends (%s)", self.departure)
         self._signals.stop_requested()
 
-    def learn(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
+    def check_node_table(self, nodes: Iterable[NodeRecord], node_id: str) -> None:
         """Read the node table. It may be older than what the node knows, so only a cordon in it counts, not its
         absence."""
         if any(node.id == node_id and node.is_cordoned for node in nodes):
@@ -108,7 +108,7 @@ class Cordon:
         read."""
         if not self.is_cordoned:
             self.cordon()
-            self._sweep.look_now()
+            self._sweep.sweep_now()
 
     async def check(self, node_id: str) -> None:
         """While the node is cordoned: check that the store agrees. A claim that was in flight during an uncordon may

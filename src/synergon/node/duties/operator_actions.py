@@ -37,7 +37,7 @@ class OperatorActions:
         self._logger = logger
         self._signals = signals
 
-    async def obey(self, node_id: str) -> None:
+    async def carry_out_pending(self, node_id: str) -> None:
         """Carry out the actions that are not reported yet, oldest first."""
         for action in await self._store.audit(AT_ONCE, node_id):
             self._logger.info("operator action: %s, by %s", action.verb, action.who)

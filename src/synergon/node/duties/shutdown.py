@@ -44,7 +44,7 @@ class Shutdown:
         self.was_abandoned = False
         """Attempts that did not end were handed back while they ran."""
 
-    def look(self) -> None:
+    def attempt_ended(self) -> None:
         """Note that an attempt has ended."""
         if not self._uninterruptible():
             self._undisturbed.set()
@@ -83,7 +83,7 @@ class Shutdown:
         return True
 
     def _uninterruptible(self) -> list[Attempt]:
-        return [attempt for attempt in self._runner.running.values() if attempt.is_undisturbed]
+        return [attempt for attempt in self._runner.running.values() if attempt.is_uninterruptible]
 
     async def _leave_undisturbed(self) -> None:
         left = self._uninterruptible()

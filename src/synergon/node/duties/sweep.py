@@ -28,27 +28,27 @@ class SweepInterval:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Return when the interval is over, or after `look_now`."""
+        """Return when the interval is over, or after `sweep_now`."""
         try:
             async with asyncio.timeout(self._given or self._seconds):
                 await self._event.wait()
         except TimeoutError:
             return
-        finally:  # not earlier: a `look_now` during a sweep is a reason for another one
+        finally:  # not earlier: a `sweep_now` during a sweep is a reason for another one
             self._event.clear()
 
-    def adapt(self, *, is_restless: bool) -> None:
+    def adapt(self, *, keep_short: bool) -> None:
         """Shorten or lengthen the interval after a sweep."""
-        if is_restless or self._clock.monotonic() < self._watch_until:
+        if keep_short or self._clock.monotonic() < self._watch_until:
             self._seconds = SHORTEST_SECONDS
         else:
             self._seconds = min(self._seconds * GROWTH, LONGEST_SECONDS)
 
-    def look_now(self) -> None:
+    def sweep_now(self) -> None:
         """Sweep now."""
         self._event.set()
 
-    def watch(self) -> None:
+    def sweep_often(self) -> None:
         """Sweep often for a while, because tasks may come without a hint."""
         self._watch_until = self._clock.monotonic() + WATCH_SECONDS
         if self._seconds > SHORTEST_SECONDS:

@@ -93,10 +93,10 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """Whether others may have taken over. True at once after a suspension of the process, before `keep` notices."""
+        """Whether others may have taken over. True at once after a suspension of the process, before `run` notices."""
         return self.is_lost or self._clock.monotonic() >= self._valid_until
 
-    async def keep(self, end: asyncio.Event) -> None:
+    async def run(self, end: asyncio.Event) -> None:
         """Renew until `end` is set or the lease is lost; the watchdog watches meanwhile."""
         keeper = await self._store.keeper()
         self._loop = asyncio.get_running_loop()

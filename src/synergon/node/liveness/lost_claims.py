@@ -30,25 +30,25 @@ class LostClaims:
         runner: Runner,
         completer: Completer,
         *,
-        doubt_seconds: float,
+        check_seconds: float,
     ) -> None:
         self._store = store
         self._clock = clock
         self._runner = runner
         self._completer = completer
-        self._doubt_seconds = doubt_seconds
-        self._doubt_until = 0.0
-        self.is_in_doubt = False
+        self._doubt_seconds = check_seconds
+        self._check_until = 0.0
+        self.must_check = False
         """The store may have tasks of this node as `running` that the node does not know."""
 
-    def doubt(self) -> None:
+    def claim_failed(self) -> None:
         """Note that a claim has failed. It may be committed later, so one check is not enough."""
-        self._doubt_until = self._clock.monotonic() + self._doubt_seconds
-        self.is_in_doubt = True
+        self._check_until = self._clock.monotonic() + self._doubt_seconds
+        self.must_check = True
 
-    async def give_back(self, node_id: str) -> None:
+    async def hand_back(self, node_id: str) -> None:
         """Hand back every task that is `running` on this node in the store and does not run here."""
-        is_last_look = self._clock.monotonic() > self._doubt_until
+        is_last_look = self._clock.monotonic() > self._check_until
         known = self._runner.running.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):
             if task.id not in known:
@@ -62,7 +62,7 @@ class LostClaims:
                     )
                 )
         if is_last_look:
-            self.is_in_doubt = False
+            self.must_check = False
 
     async def _running_of(self, node_id: str) -> list[TaskRecord]:
         found: list[TaskRecord] = []

@@ -22,7 +22,7 @@ from synergon.node.duty import pause_after
 from synergon.node.liveness.lease import Lease
 from synergon.node.liveness.status import StatusPublisher
 from synergon.node.liveness.watchdog import Watchdog
-from synergon.node.processes.executors import Executor, Keeper
+from synergon.node.processes.executors import BackgroundRun, Executor
 from synergon.node.signals import Signals
 from synergon.options.durations import microseconds
 from synergon.options.settings import Settings
@@ -69,7 +69,7 @@ class Membership:
         self._operator_actions = operator_actions
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._keeper: Keeper | None = None
+        self._keeper: BackgroundRun | None = None
         self._rejoin_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -112,7 +112,7 @@ class Membership:
             status=self._status,
             watchdog=Watchdog(self._loop, self._clock, self._logger, self._runner.running),
         )
-        self._keeper = self._executor.start_keeper(self.lease)
+        self._keeper = self._executor.start_in_background(self.lease)
 
     # ------------------------------------------------------------ the lease is lost
 
@@ -140,7 +140,7 @@ class Membership:
         while True:
             try:
                 # Actions addressed to the old id still apply after the node has joined again.
-                await self._operator_actions.obey(self.id)
+                await self._operator_actions.carry_out_pending(self.id)
                 await self.join()
                 break
             except StoreError as error:

@@ -21,7 +21,7 @@ def node_status(
     admission: Admission, ledger: Ledger, running: Mapping[int, Attempt], scheduler: Scheduler, departure: str | None
 ) -> NodeStatus:
     """The current status of the node. Safe from any thread; a concurrent change appears in the next status."""
-    is_reserving = not admission.is_letting_go
+    is_reserving = not admission.drops_reservation
     kinds = {kind_request.kind: kind_status(kind_request, task_type) for kind_request, task_type in admission.kinds()}
     return NodeStatus(
         is_published=True,

@@ -56,7 +56,7 @@ class Kind(IntEnum):
     """An import failed, so the child cannot run jobs; the payload is the traceback."""
 
 
-KIND_CODES: Final = frozenset(Kind)
+FRAME_TYPES: Final = frozenset(Kind)
 
 
 class Frame(NamedTuple):
@@ -91,7 +91,7 @@ class FrameReader:
         if len(self._unread) < HEADER.size:
             return None
         code, number, length = HEADER.unpack_from(self._unread)
-        if code not in KIND_CODES:  # checked before the length, which would be garbage too
+        if code not in FRAME_TYPES:  # checked before the length, which would be garbage too
             raise BadFrame(f"a frame cannot begin with {code}")
         frame_end = HEADER.size + length
         if len(self._unread) < frame_end:

@@ -21,17 +21,17 @@ CHILD_BYTES: Final = 128 * 1024 * 1024
 """Assumed memory of a child that has imported an application."""
 
 
-class Keeper(Protocol):
+class BackgroundRun(Protocol):
     """A coroutine that runs where task functions cannot block it."""
 
     async def stop(self) -> None:
         """Ask it to end and wait for that."""
 
 
-class Kept(Protocol):
-    """What a keeper runs: the lease of a node."""
+class BackgroundLoop(Protocol):
+    """What runs in the background: the lease of a node."""
 
-    async def keep(self, end: asyncio.Event) -> None:
+    async def run(self, end: asyncio.Event) -> None:
         """Go on until `end` is set."""
 
 
@@ -60,8 +60,8 @@ class Executor(Protocol):
     def kill_children(self) -> None:
         """Kill all children now. Thread-safe."""
 
-    def start_keeper(self, reserved: Kept) -> Keeper:
-        """Run `reserved.keep` where task functions cannot block it; its event is set when it should end."""
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
+        """Run `loop.run` where task functions cannot block it; its event is set when it should end."""
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -126,9 +126,9 @@ class LocalExecutor:
         if self._children is not None:
             self._children.kill_all()
 
-    def start_keeper(self, reserved: Kept) -> Keeper:
-        """Run `reserved.keep` on a thread with its own event loop."""
-        return ThreadKeeper(reserved)
+    def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
+        """Run `loop.run` on a thread with its own event loop."""
+        return LoopThread(loop)
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -143,11 +143,11 @@ class LocalExecutor:
                 pool.shutdown(wait=False)
 
 
-class ThreadKeeper:
+class LoopThread:
     """Runs a coroutine on a thread with its own event loop."""
 
-    def __init__(self, reserved: Kept) -> None:
-        self._reserved = reserved
+    def __init__(self, loop: BackgroundLoop) -> None:
+        self._background_loop = loop
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
@@ -162,6 +162,6 @@ class ThreadKeeper:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._reserved.keep(self._end))
+            self._loop.run_until_complete(self._background_loop.run(self._end))
         finally:
             self._loop.close()

@@ -17,7 +17,7 @@ from synergon.stores.typed_rows import field_names, row_reader
 Found = tuple[int, list[tuple[Position, Event]]]
 
 
-def look(
+def read_page(
     tables: Tables, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """The highest number that was pruned, and the events after the position."""

@@ -50,7 +50,7 @@ class GroupRows:
         for group_id, group in self._found(ids):
             if group.live == 0 and group.ended_at is None:
                 group.ended_at = self._session.now
-                self._tables.note_if_bare(group_id)
+                self._tables.note_if_empty(group_id)
                 ended.append(group_id)
         return ended
 
@@ -90,8 +90,8 @@ class GroupRows:
     async def prune(self, age: int, limit: int) -> None:
         """Delete old groups that have no task left."""
         tables, ended_before = self._tables, self._session.now - age
-        for group_id in list(islice(tables.bare_groups, limit)):
-            if not tables.is_bare(group_id):  # a task has joined the group after its end
-                del tables.bare_groups[group_id]
+        for group_id in list(islice(tables.empty_groups, limit)):
+            if not tables.is_empty(group_id):  # a task has joined the group after its end
+                del tables.empty_groups[group_id]
             elif (tables.groups[group_id].ended_at or 0) < ended_before:
-                del tables.bare_groups[group_id], tables.groups[group_id]
+                del tables.empty_groups[group_id], tables.groups[group_id]

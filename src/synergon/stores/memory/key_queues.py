@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from synergon.model.lifecycle import State
-from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.row import Row
+from synergon.stores.memory.task_index import TaskIndex
 from synergon.stores.rows import KeyQueueName
 
 
@@ -31,10 +31,10 @@ class KeyQueue:
         self.key: Final = key
         self.size = 0
         self.running = 0
-        self.scheduled: Final = Agenda(lambda row: row.run_at if self._has(row, State.SCHEDULED) else None)
-        self.ready: Final[dict[str, Agenda]] = {}
+        self.scheduled: Final = TaskIndex(lambda row: row.run_at if self._has(row, State.SCHEDULED) else None)
+        self.ready: Final[dict[str, TaskIndex]] = {}
         """By queue, the last in claim order first."""
-        self.waiting: Final[dict[str, Agenda]] = {}
+        self.waiting: Final[dict[str, TaskIndex]] = {}
         """By queue, the first in claim order first."""
 
     def _has(self, row: Row, state: State) -> bool:
@@ -49,9 +49,9 @@ class KeyQueue:
             case State.SCHEDULED:
                 self.scheduled.add(row, row.run_at)
             case State.READY:
-                self._agenda(State.READY, row.task.queue).add(row, rank(row))
+                self._index(State.READY, row.task.queue).add(row, rank(row))
             case _:
-                self._agenda(State.WAITING, row.task.queue).add(row, -rank(row))
+                self._index(State.WAITING, row.task.queue).add(row, -rank(row))
 
     def leave(self, row: Row) -> None:
         """Remove a task. Called before its state changes."""
@@ -62,14 +62,14 @@ class KeyQueue:
             case State.SCHEDULED:
                 self.scheduled.forget_one()
             case state:
-                self._agenda(state, row.task.queue).forget_one()
+                self._index(state, row.task.queue).forget_one()
 
-    def _agenda(self, state: State, queue: str) -> Agenda:
+    def _index(self, state: State, queue: str) -> TaskIndex:
         agendas = self.ready if state is State.READY else self.waiting
         agenda = agendas.get(queue)
         if agenda is None:
             sign = 1 if state is State.READY else -1
-            agenda = agendas[queue] = Agenda(
+            agenda = agendas[queue] = TaskIndex(
                 lambda row: sign * rank(row) if row.task.queue == queue and self._has(row, state) else None
             )
         return agenda

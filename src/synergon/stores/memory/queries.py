@@ -67,16 +67,16 @@ def queues(tables: Tables) -> list[QueueRecord]:
     ]
 
 
-def look(tables: Tables, look: CandidateQuery, now: int) -> list[TaskRecord]:
+def read_candidates(tables: Tables, query: CandidateQuery, now: int) -> list[TaskRecord]:
     """Ready tasks of a kind in claim order, except those whose requirements the node can never meet."""
-    after = None if look.after is None else (-look.after[0], look.after[1])
+    after = None if query.after is None else (-query.after[0], query.after[1])
     suitable = (
         ready_group.rows(after)
-        for ready_group in open_groups(tables, look.kind_request.kind, look.queues)
-        if is_suitable(requirements_of(look.kind_request, ready_group.requirements), look.labels, look.totals)
+        for ready_group in open_groups(tables, query.kind_request.kind, query.queues)
+        if is_suitable(requirements_of(query.kind_request, ready_group.requirements), query.labels, query.totals)
     )
     fresh = (row for row in merge(*suitable, key=_position) if row.expires_at is None or row.expires_at > now)
-    return [record_of(row) for row in islice(fresh, look.limit)]
+    return [record_of(row) for row in islice(fresh, query.limit)]
 
 
 def ahead(tables: Tables, task_id: int, limit: int) -> int | None:

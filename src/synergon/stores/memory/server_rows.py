@@ -53,7 +53,7 @@ class ServerRows:
             server = entry.servers[address] = before.get(address) or Server(capacity)
             server.capacity = capacity
 
-    async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
+    async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
         """Commands of the provider that wait for a server outside this pool, with its address."""
         return {
             row.id: row.task.target

@@ -161,10 +161,10 @@ class MemoryStore(BaseStore):
         """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Read ready tasks in claim order without claiming them."""
         with self._transaction() as (tables, now):
-            return queries.look(tables, look, now)
+            return queries.read_candidates(tables, query, now)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """Count the tasks that precede this one."""
@@ -240,14 +240,14 @@ class MemoryStore(BaseStore):
     ) -> OrderedFinalEvents:
         """Open a reader of final events."""
 
-        async def look(position: Position, limit: int) -> final_events.Found:
+        async def read_page(position: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
-                return final_events.look(tables, position, states, kinds, limit)
+                return final_events.read_page(tables, position, states, kinds, limit)
 
         if after == NOW:
             with self._transaction() as (tables, _):
-                return OrderedFinalEvents(look, (tables.last_end, 0), tables.last_end)
-        return OrderedFinalEvents.after(look, after)
+                return OrderedFinalEvents(read_page, (tables.last_end, 0), tables.last_end)
+        return OrderedFinalEvents.after(read_page, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers of tasks by (queue, kind, state)."""

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from synergon.model.lifecycle import FINAL, WAITING_STATES, Reason, State
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.tasks import NewTask
-from synergon.stores.memory.due_index import Agenda
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
+from synergon.stores.memory.task_index import TaskIndex
 from synergon.stores.rows import KeyQueueName
 from synergon.stores.rules.shared_capacity import Grant
 
@@ -51,8 +51,8 @@ class Tables:
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
         self.ready: Final = ReadyTasks()
-        self.due: Final = Agenda(lambda row: row.run_at if row.state is State.SCHEDULED else None)
-        self.expiry: Final = Agenda(lambda row: row.expires_at if row.state in WAITING_STATES else None)
+        self.due: Final = TaskIndex(lambda row: row.run_at if row.state is State.SCHEDULED else None)
+        self.expiry: Final = TaskIndex(lambda row: row.expires_at if row.state in WAITING_STATES else None)
         self.queues: Final[dict[str, int | None]] = {}
         """When each queue was paused; None for a queue that is not paused."""
         self.nodes: Final[dict[str, Node]] = {}
@@ -68,7 +68,7 @@ class Tables:
         """The stored values of the rates of key queues (`rules.rates`)."""
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
-        self.bare_groups: Final[dict[int, None]] = {}
+        self.empty_groups: Final[dict[int, None]] = {}
         """The groups that have ended and had no task left, live or final, when they were noted."""
         self.audit: Final[dict[int, AuditRecord]] = {}
         """By id, oldest first."""
@@ -91,7 +91,7 @@ class Tables:
             limit_key=task.limit_key,
         )
         self.rows[row.id] = row
-        self._come_alive(row)
+        self._add_live(row)
         if task.group_id is not None:
             self._join_group(row, task.group_id)
         if task.after_group is not None:
@@ -106,7 +106,7 @@ class Tables:
         row.limit_key = task.limit_key
         row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
-        self._come_alive(row)
+        self._add_live(row)
         row.priority = task.priority
         row.enqueued_at = now
         row.expires_at = None if task.expires_in is None else now + task.expires_in
@@ -127,14 +127,14 @@ class Tables:
         # An outdated entry in a ready group or an agenda must not find a live task here.
         row.state = State.CANCELLED
         if was_live:
-            self._die(row)
+            self._remove_live(row)
         del self.rows[row.id]
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.members.pop(row.id, None)
         for group_id in (row.task.group_id, row.task.after_group):
             if group_id is not None:
-                self.note_if_bare(group_id)
+                self.note_if_empty(group_id)
 
     # ------------------------------------------------------------ changes of state
 
@@ -219,13 +219,13 @@ class Tables:
         self.last_end += 1
         row.ended_no = self.last_end
         self.ended[state][row.ended_no] = row
-        self._die(row)
+        self._remove_live(row)
 
     def revive(self, row: Row, now: int) -> None:
         """Move a final task to `ready` or its key queue, with everything cleared but its claim number and its
         errors."""
         self._leave(row)
-        self._come_alive(row)
+        self._add_live(row)
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.live += 1
@@ -247,15 +247,15 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
-    def is_bare(self, group_id: int) -> bool:
+    def is_empty(self, group_id: int) -> bool:
         """Whether a group has ended and has no task left, live or final, including the task that follows it."""
         group = self.groups.get(group_id)
         return group is not None and group.ended_at is not None and not group.members and group.then_id not in self.rows
 
-    def note_if_bare(self, group_id: int) -> None:
+    def note_if_empty(self, group_id: int) -> None:
         """Add a group to the groups that can be pruned, if it has ended and has no task left."""
-        if self.is_bare(group_id):
-            self.bare_groups[group_id] = None
+        if self.is_empty(group_id):
+            self.empty_groups[group_id] = None
 
     def key_queues_of(self, kind: str) -> list[KeyQueue]:
         """The key queues of a kind."""
@@ -308,13 +308,13 @@ class Tables:
         if row.expires_at is not None:
             self.expiry.forget_one()
 
-    def _come_alive(self, row: Row) -> None:
+    def _add_live(self, row: Row) -> None:
         if row.task.key is not None:
             self.holders[row.task.kind, row.task.key] = row
         if row.task.is_command:
             self.commands[row.id] = row
 
-    def _die(self, row: Row) -> None:
+    def _remove_live(self, row: Row) -> None:
         """Release the key and the group of a task that ends or is deleted."""
         task = row.task
         if task.key is not None:

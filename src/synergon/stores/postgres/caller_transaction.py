@@ -72,14 +72,14 @@ async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
     for kind, limit_key in sorted(session.touched.key_queues):
-        await session.rows("nudge", kind, limit_key)
+        await session.rows("schedule_first_waiting", kind, limit_key)
     await session.flush()
     return inserted
 
 
 async def _check_same_database(session: Session, address: Address, identity: Identity) -> None:
     # Looked up by name first: a missing table would abort the caller's transaction.
-    database, has_tables = await session.row("whereabouts", f"{address.schema}.meta")
+    database, has_tables = await session.row("database_and_schema", f"{address.schema}.meta")
     found = await session.value("database_id") if has_tables else None
     if database != identity.database or found != identity.id:
         raise OptionError(

@@ -16,18 +16,18 @@ BEFORE_ALL: Final = (2**63 - 1, 0)
 """A position before that of every task."""
 
 
-async def look(session: Session, look: CandidateQuery) -> list[TaskRecord]:
+async def read_candidates(session: Session, query: CandidateQuery) -> list[TaskRecord]:
     """Ready tasks in claim order, without claiming them."""
-    kind_request = look.kind_request
-    queues = sorted(look.queues) if look.queues is not None else None
+    kind_request = query.kind_request
+    queues = sorted(query.queues) if query.queues is not None else None
     found = [row["requirements"] for row in await session.rows("requirement_texts", kind_request.kind, queues)]
     requirement_texts = [
-        text for text in found if is_suitable(requirements_of(kind_request, text), look.labels, look.totals)
+        text for text in found if is_suitable(requirements_of(kind_request, text), query.labels, query.totals)
     ]
     if not requirement_texts:
         return []
-    after = look.after or BEFORE_ALL
-    asked = (kind_request.kind, requirement_texts, queues, *after, look.limit)
+    after = query.after or BEFORE_ALL
+    asked = (kind_request.kind, requirement_texts, queues, *after, query.limit)
     records = await session.typed(TaskRecord, "first_in_ready_groups", *asked)
     return sorted(records, key=lambda record: (-record.priority, record.id))
 

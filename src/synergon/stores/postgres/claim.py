@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.stores.postgres.claim_fast import AtOnce, Run
+from synergon.stores.postgres.claim_fast import FastClaim, Run
 from synergon.stores.postgres.claim_limited import claim_limited
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.profile import Profile
@@ -64,17 +64,17 @@ class Claimer:
 
     async def _claim(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
         if request.needs_only_slots(request.kinds) and not self._is_remembered(request):
-            found = await self._claim_in_numbers(_in_numbers(request), statement)
-            if not found.demanding:
+            found = await self._claim_fast(_capped_by_processes(request), statement)
+            if not found.with_requirements:
                 return found.claims
-            self._remember(found.demanding)
+            self._remember(found.with_requirements)
         return await self._claim_by_rule(request, write, statement)
 
-    async def _claim_in_numbers(self, request: ClaimRequest, statement: Run) -> AtOnce:
-        found = AtOnce(Claims())
+    async def _claim_fast(self, request: ClaimRequest, statement: Run) -> FastClaim:
+        found = FastClaim(Claims())
         is_short = len(request.kinds) == 1 or (self._has_left_some and _is_for_many(request))
-        if self._profile.claim_shortly is not None and is_short:
-            found = AtOnce(await self._profile.claim_shortly(statement, request))
+        if self._profile.claim_by_short_statement is not None and is_short:
+            found = FastClaim(await self._profile.claim_by_short_statement(statement, request))
         if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
             found = await self._profile.claim(statement, request)
         self._has_left_some = len(found.claims) >= request.limit
@@ -84,17 +84,17 @@ class Claimer:
         found: ClaimableGroups = await statement(_groups, request)
         if found.is_cordoned is not False:
             return rejected(request.node_id, is_cordoned=found.is_cordoned)
-        demanding = {kind for kind, _, requirements in found.groups if requirements}
-        self._remember(demanding)
+        with_requirements = {kind for kind, _, requirements in found.groups if requirements}
+        self._remember(with_requirements)
         rest = without_idle_kinds(request, found.groups)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if rest.needs_only_slots(rest.kinds) and not demanding:
-            plain = await self._claim_in_numbers(_in_numbers(rest), statement)
-            if not plain.demanding:
+        if rest.needs_only_slots(rest.kinds) and not with_requirements:
+            plain = await self._claim_fast(_capped_by_processes(rest), statement)
+            if not plain.with_requirements:
                 return plain.claims
             # Tasks with requirements came after the groups were read, and nothing was taken: read the groups again.
-            self._remember(plain.demanding)
+            self._remember(plain.with_requirements)
             return await self._claim_by_rule(request, write, statement)
         return await claim_limited(write, statement, request, found.groups, self._covering)
 
@@ -118,7 +118,7 @@ def _is_for_many(request: ClaimRequest) -> bool:
     return request.limit >= MANY and all(kind_request.count >= request.limit for kind_request in request.kinds)
 
 
-def _in_numbers(request: ClaimRequest) -> ClaimRequest:
+def _capped_by_processes(request: ClaimRequest) -> ClaimRequest:
     """The request for the fast path: each count of a kind in child processes is limited to the free child processes."""
     if not any(kind_request.is_process for kind_request in request.kinds):
         return request

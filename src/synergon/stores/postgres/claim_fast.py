@@ -18,21 +18,21 @@ Run = Callable[..., Awaitable[Any]]
 """Runs a function in a transaction of its own. The function gets a session and the further arguments."""
 
 
-class AtOnce(NamedTuple):
+class FastClaim(NamedTuple):
     """The result of a claim by the fast path."""
 
     claims: Claims
-    demanding: frozenset[str] = frozenset()
+    with_requirements: frozenset[str] = frozenset()
     """Kinds with ready tasks that have requirements of their own. If there are any, nothing was taken."""
 
 
-async def claim_at_once(run: Run, request: ClaimRequest) -> AtOnce:
+async def claim_at_once(run: Run, request: ClaimRequest) -> FastClaim:
     """Claim the first ready tasks in order, as many as the request has slots for, with one statement."""
     rows: Sequence[Any] = await run(_claim_at_once, request)
     if not rows[0]["is_open"]:
-        return AtOnce(rejected_by(request.node_id, is_open=rows[0]["is_open"]))
+        return FastClaim(rejected_by(request.node_id, is_open=rows[0]["is_open"]))
     taken = in_order(request.kinds, (row for row in rows if row["id"] is not None))
-    return AtOnce(taken, frozenset(rows[0]["demanding"]))
+    return FastClaim(taken, frozenset(rows[0]["with_requirements"]))
 
 
 async def _claim_at_once(transaction: Transaction, request: ClaimRequest) -> list[Any]:
@@ -47,7 +47,7 @@ async def _claim_at_once(transaction: Transaction, request: ClaimRequest) -> lis
     )
 
 
-async def claim_shortly(run: Run, request: ClaimRequest) -> Claims:
+async def claim_by_short_statement(run: Run, request: ClaimRequest) -> Claims:
     """`claim_at_once` by a shorter statement, which does not report why nothing was taken. A request for several kinds
     must allow as many tasks of each kind as of all together."""
     return in_order(request.kinds, await run(_claim_kind if len(request.kinds) == 1 else _claim_more, request))

@@ -21,7 +21,7 @@ from synergon.stores.rules import claim as rule
 from synergon.stores.rules.claim_plan import ReadyGroupName
 
 TRIES: Final = 8
-PATIENT_TRIES: Final = 3
+TRIES_BEFORE_PROBING: Final = 3
 """How often a claim just repeats: most locks are those of other claims, and end soon. After that it searches the locked
 rows one by one."""
 MOST_PROBES: Final = 64
@@ -43,7 +43,7 @@ async def claim_limited(
             claims: Claims = await write(_claim, request, groups, covering, held, tried)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
-            if number >= PATIENT_TRIES:
+            if number >= TRIES_BEFORE_PROBING:
                 held |= await _find_held(statement, tried)
         else:
             return claims

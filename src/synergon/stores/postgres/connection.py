@@ -18,18 +18,18 @@ Result = TypeVar("Result")
 
 CONNECT_SECONDS: Final = 10.0
 
-NO_STANDSTILL: Final = {"idle_in_transaction_session_timeout": "5000"}
+IDLE_TRANSACTION_TIMEOUT: Final = {"idle_in_transaction_session_timeout": "5000"}
 """In milliseconds. A host that dies during a transaction leaves its locks, and the reapers would wait for them. So the
 server must end such a transaction within the time of a takeover."""
 
-AT_HAND: Final = 2
+MAX_CACHED: Final = 2
 """How many connections stay outside of the driver's pool between calls: to acquire and release one takes about as long
 as a short statement. One is for claims, and one for outcomes or inserts."""
 
 QUEUE_PART: Final = 0.9
 """The part of a call's time that it may wait for a connection. It is less than all, so that the error can say why."""
 
-PARTING_PART: Final = 0.1
+ROLLBACK_SHARE: Final = 0.1
 """The part of a call's time that is added for the server to confirm a rollback. If it does not, the connection is
 cut."""
 
@@ -49,7 +49,7 @@ FIX_PATH: Final = f"SET LOCAL search_path = {SEARCH_PATH}"
 
 async def connect(address: Address) -> asyncpg.Connection[Any]:
     """Open a single connection outside the pool."""
-    settings = None if address.is_pooled_elsewhere else {**NO_STANDSTILL, "search_path": SEARCH_PATH}
+    settings = None if address.is_pooled_elsewhere else {**IDLE_TRANSACTION_TIMEOUT, "search_path": SEARCH_PATH}
     with translated(address):
         connection: asyncpg.Connection[Any] = await asyncpg.connect(
             address.dsn, server_settings=settings, **_driver_settings(address)
@@ -60,7 +60,7 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
 async def disconnect(connection: asyncpg.Connection[Any], address: Address) -> None:
     """Part in order; a server that does not answer is left. What was asked before is known either way."""
     try:
-        await connection.close(timeout=address.call_seconds * PARTING_PART)
+        await connection.close(timeout=address.call_seconds * ROLLBACK_SHARE)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection.terminate()
 
@@ -76,9 +76,9 @@ def _driver_settings(address: Address) -> dict[str, Any]:
 class Connections:
     """A pool of connections. `close` waits for the calls that are under way."""
 
-    def __init__(self, address: Address, *, for_strangers: bool = False) -> None:
+    def __init__(self, address: Address, *, for_task_functions: bool = False) -> None:
         self._address = address
-        self._for_strangers = for_strangers
+        self._for_strangers = for_task_functions
         """Task functions use the connections and may change settings, so each return to the pool resets them."""
         self._pool: asyncpg.Pool[Any] | None = None
         self._at_hand: list[PoolConnectionProxy[Any]] = []
@@ -107,7 +107,7 @@ class Connections:
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
             return None
-        return {**self._address.profile.settings, **NO_STANDSTILL, "search_path": SEARCH_PATH}
+        return {**self._address.profile.settings, **IDLE_TRANSACTION_TIMEOUT, "search_path": SEARCH_PATH}
 
     def _reset(self) -> Callable[[Any], Awaitable[None]] | None:
         """A function that resets the settings of a connection. None if the driver's own reset suffices."""
@@ -133,7 +133,7 @@ class Connections:
                 while self._calls:
                     self._is_idle.clear()
                     await self._is_idle.wait()
-                await self._put_down(pool)
+                await self._release_cached(pool)
                 await pool.close()
         except TimeoutError:
             pool.terminate()
@@ -165,7 +165,7 @@ class Connections:
                     except BaseException as error:
                         await self._give_up(pool, connection, error)
                         raise
-                    await self._lay_down(pool, connection, renewals)
+                    await self._cache_or_release(pool, connection, renewals)
         finally:
             self._end_call()
 
@@ -173,7 +173,7 @@ class Connections:
         """Run one statement, which is its own transaction. If a connection is at hand, the call goes straight to the
         driver, which also enforces the timeout."""
         pool = self.check_open()
-        connection = None if self._address.is_pooled_elsewhere else self._take_up()
+        connection = None if self._address.is_pooled_elsewhere else self._pop_cached()
         if connection is None:
             async with self.statement() as connection:
                 return await statement(connection)
@@ -186,7 +186,7 @@ class Connections:
                 except BaseException as error:
                     await self._give_up(pool, connection, error)
                     raise
-                await self._lay_down(pool, connection, renewals)
+                await self._cache_or_release(pool, connection, renewals)
                 return result
         finally:
             self._end_call()
@@ -208,14 +208,16 @@ class Connections:
             await self.renew()
             return
         with suppress(TimeoutError):  # the connection has been cut, and the first error is the one to report
-            await pool.release(connection, timeout=self.parting_seconds)
+            await pool.release(connection, timeout=self.rollback_seconds)
 
     @property
-    def parting_seconds(self) -> float:
+    def rollback_seconds(self) -> float:
         """How long a failed call waits for the server to roll back."""
-        return self._address.call_seconds * PARTING_PART
+        return self._address.call_seconds * ROLLBACK_SHARE
 
-    async def _lay_down(self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int) -> None:
+    async def _cache_or_release(
+        self, pool: asyncpg.Pool[Any], connection: PoolConnectionProxy[Any], renewals: int
+    ) -> None:
         if self._may_keep(connection, renewals):
             self._at_hand.append(connection)
         else:
@@ -238,7 +240,7 @@ class Connections:
         self._renewals += 1
         if self._pool is not None:
             await self._pool.expire_connections()
-            await self._put_down(self._pool)
+            await self._release_cached(self._pool)
 
     async def _acquire(self, pool: asyncpg.Pool[Any]) -> PoolConnectionProxy[Any]:
         while self._at_hand:
@@ -260,19 +262,19 @@ class Connections:
         finally:
             self._queueing -= 1
 
-    def _take_up(self) -> PoolConnectionProxy[Any] | None:
+    def _pop_cached(self) -> PoolConnectionProxy[Any] | None:
         """A connection at hand. None if there is none or it is lost; `_acquire` then returns it to the pool."""
         if self._at_hand and not _is_lost(self._at_hand[-1]):
             return self._at_hand.pop()
         return None
 
-    async def _put_down(self, pool: asyncpg.Pool[Any]) -> None:
+    async def _release_cached(self, pool: asyncpg.Pool[Any]) -> None:
         while self._at_hand:
             await pool.release(self._at_hand.pop())
 
     def _may_keep(self, connection: PoolConnectionProxy[Any], renewals: int) -> bool:
         """Whether the connection stays at hand instead of returning to the pool, where waiting calls get it."""
-        has_space = len(self._at_hand) < AT_HAND and not self._for_strangers and not self._queueing
+        has_space = len(self._at_hand) < MAX_CACHED and not self._for_strangers and not self._queueing
         return has_space and self._pool is not None and renewals == self._renewals and not _is_lost(connection)
 
     @asynccontextmanager
@@ -295,7 +297,7 @@ class Connections:
         """Roll back. If that fails, cut the connection, so that the server rolls back and no other call gets the
         transaction. The caller gets the first error."""
         try:
-            async with asyncio.timeout(self.parting_seconds):
+            async with asyncio.timeout(self.rollback_seconds):
                 await transaction.__aexit__(type(error), error, error.__traceback__)
         except BaseException as trouble:
             if not _is_lost(connection):

@@ -24,7 +24,7 @@ _CONTENTION: Final = (
     asyncpg.OutdatedSchemaCacheError,
 )
 
-_PASSING: Final = (
+_TRANSIENT: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -67,10 +67,10 @@ def translated(address: Address) -> Iterator[None]:
             f"{address.location} is read-only ({error}); connect to the primary, for instance with several hosts and "
             "?target_session_attrs=read-write"
         ) from error
-    except _PASSING as error:
+    except _TRANSIENT as error:
         if _UNSUPPORTED in str(error):
-            raise _wants_a_switch(error, address) from error
-        raise StoreUnavailable(f"{address.location} is not available: {_words(error)}") from error
+            raise _pooler_error(error, address) from error
+        raise StoreUnavailable(f"{address.location} is not available: {_message(error)}") from error
     except asyncpg.PostgresError as error:
         raise _rejection(error, address) from error
     except asyncpg.InterfaceError as error:
@@ -80,7 +80,7 @@ def translated(address: Address) -> Iterator[None]:
         raise StoreUnavailable(f"{address.location} is not available: {_LOST}") from error
 
 
-def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
+def _pooler_error(error: BaseException, address: Address) -> StoreError:
     """The error for a pooler that rejects settings of a connection: the URL must be changed."""
     if address.is_pooled_elsewhere:
         advice = "leave that parameter out of the URL, and set it for the role or the database"
@@ -89,14 +89,14 @@ def _wants_a_switch(error: BaseException, address: Address) -> StoreError:
     return StoreError(f"{address.location} rejects the connection: {error}; {advice}")
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     match error:
         case asyncpg.AdminShutdownError():
             return f"it has ended the connection because an operator said so, or because it shuts down; {_AGAIN}"
         case asyncpg.CrashShutdownError():
             return f"one of its processes has crashed, and it starts anew; {_AGAIN}"
         case asyncpg.ConnectionDoesNotExistError(__cause__=asyncpg.OperatorInterventionError() as last_words):
-            return _words(last_words)
+            return _message(last_words)
         case asyncpg.ConnectionDoesNotExistError() | asyncpg.InternalClientError() | ConnectionResetError():
             return _LOST
         case TimeoutError() if not str(error):

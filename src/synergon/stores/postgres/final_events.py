@@ -95,14 +95,14 @@ class SnapshotFinalEvents:
             if self._until is not None:
                 rows = await self._rest_of(self._until, limit)
             if not rows:
-                rows = await self._rest_of(await self._look_again(), limit)
+                rows = await self._rest_of(await self._take_snapshot(), limit)
             events = [self._event(row) for row in rows if row["state"] in self._states]
             if len(rows) < limit:
                 self._finish()
             if events or not rows:
                 return events
 
-    async def _look_again(self) -> Snapshot:
+    async def _take_snapshot(self) -> Snapshot:
         """Take a new snapshot."""
         self._finish()
         snapshot: Snapshot = await self._run(_snapshot)

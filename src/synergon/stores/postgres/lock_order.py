@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from synergon.stores.postgres.session import Session
 
 
-class Bond(msgspec.Struct, frozen=True):
+class LockTarget(msgspec.Struct, frozen=True):
     """The key queue of a task, its group, and the group that it waits for."""
 
     kind: str
@@ -36,7 +36,7 @@ class Bond(msgspec.Struct, frozen=True):
     after_group: int | None
 
 
-class RunningBond(msgspec.Struct, frozen=True):
+class RunningLockTarget(msgspec.Struct, frozen=True):
     """The key queue and the group of a running task."""
 
     id: int
@@ -55,24 +55,24 @@ class LockOrder:
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
         """Lock key queues, then servers whose health may change, then groups."""
-        bonds = await self._bonds_of_outcomes(outcomes)
-        groups = _groups(bonds)
-        await lock_key_queues(self._session, await self._kinds(bonds, groups))
+        lock_targets = await self._bonds_of_outcomes(outcomes)
+        groups = _groups(lock_targets)
+        await lock_key_queues(self._session, await self._kinds(lock_targets, groups))
         await self._lock_health(outcomes)
         await self.groups(groups)
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
         """The kinds whose key queues `for_outcomes` will lock, by the fields of the outcomes and the tasks that wait
         for their groups."""
-        bonds = [
+        lock_targets = [
             *_bonds_of_children(outcomes),
             *(
-                Bond(outcome.kind, _limit_key_after(outcome, outcome.limit_key), outcome.group_id, None)
+                LockTarget(outcome.kind, _limit_key_after(outcome, outcome.limit_key), outcome.group_id, None)
                 for outcome in outcomes
                 if outcome.kind is not None
             ),
         ]
-        return await self._kinds(bonds, _groups(bonds))
+        return await self._kinds(lock_targets, _groups(lock_targets))
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
         """Lock the key queues and groups that these tasks join. Two concurrent lists with the same keys in different
@@ -84,15 +84,15 @@ class LockOrder:
 
     async def for_tasks(self, ids: Sequence[int]) -> None:
         """Lock the key queues and groups of these tasks, live or final."""
-        await self._lock(await self._session.typed(Bond, "bonds", ids))
+        await self._lock(await self._session.typed(LockTarget, "lock_targets", ids))
 
     async def for_due_tasks(self, limit: int) -> None:
         """Lock the key queues and groups of tasks that are due or have expired."""
-        await self._lock(await self._session.typed(Bond, "due_bonds", limit))
+        await self._lock(await self._session.typed(LockTarget, "due_lock_targets", limit))
 
     async def for_dead_nodes(self, gone: Sequence[str], limit: int) -> None:
         """Lock the key queues and groups of tasks whose owner is dead."""
-        await self._lock(await self._session.typed(Bond, "dead_bonds", gone, limit))
+        await self._lock(await self._session.typed(LockTarget, "dead_lock_targets", gone, limit))
 
     async def groups(self, ids: Iterable[int]) -> None:
         """Lock these groups: until the transaction ends, no other one adds tasks to them or ends them."""
@@ -106,14 +106,14 @@ class LockOrder:
         limits = await self._session.typed(LimitRow, "lock_key_queues")
         self._session.key_queue_limits.update(key_queue_limits(limits))
 
-    async def _lock(self, bonds: Collection[Bond]) -> None:
-        groups = _groups(bonds)
-        await lock_key_queues(self._session, await self._kinds(bonds, groups))
+    async def _lock(self, lock_targets: Collection[LockTarget]) -> None:
+        groups = _groups(lock_targets)
+        await lock_key_queues(self._session, await self._kinds(lock_targets, groups))
         await self.groups(groups)
 
-    async def _kinds(self, bonds: Iterable[Bond], groups: Collection[int]) -> set[str]:
+    async def _kinds(self, lock_targets: Iterable[LockTarget], groups: Collection[int]) -> set[str]:
         """The kinds whose key queues to lock: those of the tasks, and those of tasks that wait for their groups."""
-        kinds = {bond.kind for bond in bonds if bond.limit_key is not None}
+        kinds = {bond.kind for bond in lock_targets if bond.limit_key is not None}
         if groups and not self._session.is_callers:
             kinds.update(row["kind"] for row in await self._session.rows("kinds_of_followers", sorted(groups)))
         return kinds
@@ -125,13 +125,13 @@ class LockOrder:
             failed = {outcome.server for outcome in on_servers if outcome.server and not outcome.is_server_well}
             await self._session.servers.lock_health(servers, failed)
 
-    async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[Bond]:
+    async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
         """The key queues and groups of the tasks of these outcomes and of their children; the rows supply the kinds."""
         bound = {outcome.id: outcome for outcome in outcomes if _is_bound(outcome)}
-        rows = await self._session.typed(RunningBond, "running_bonds", list(bound)) if bound else []
+        rows = await self._session.typed(RunningLockTarget, "running_lock_targets", list(bound)) if bound else []
         return [
             *_bonds_of_children(outcomes),
-            *(Bond(row.kind, _limit_key_after(bound[row.id], row.limit_key), row.group_id, None) for row in rows),
+            *(LockTarget(row.kind, _limit_key_after(bound[row.id], row.limit_key), row.group_id, None) for row in rows),
         ]
 
 
@@ -143,22 +143,22 @@ def _limit_key_after(outcome: FencedOutcome, limit_key: str | None) -> str | Non
     return outcome.outcome.limit_key if isinstance(outcome.outcome, KeyAssigned) else limit_key
 
 
-def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[Bond]:
+def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
     children = [child for one in outcomes if isinstance(one.outcome, Succeeded) for child in one.outcome.children]
     return _bonds_of_tasks(children) if children else []
 
 
-def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[Bond]:
+def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[LockTarget]:
     """The key queues and groups of new tasks; without key queues in a caller's own transaction."""
     return [
-        Bond(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
+        LockTarget(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
         for task in tasks
         if task.limit_key is not None or task.group_id is not None or task.after_group is not None
     ]
 
 
-def _groups(bonds: Iterable[Bond]) -> set[int]:
-    return {group for bond in bonds for group in (bond.group_id, bond.after_group) if group is not None}
+def _groups(lock_targets: Iterable[LockTarget]) -> set[int]:
+    return {group for bond in lock_targets for group in (bond.group_id, bond.after_group) if group is not None}
 
 
 async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> None:

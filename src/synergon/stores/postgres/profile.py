@@ -14,8 +14,8 @@ from typing import Final
 
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.base import FinalEvents
-from synergon.stores.postgres.claim_fast import AtOnce, Run, claim_at_once, claim_shortly
-from synergon.stores.postgres.distributed.claim import claim_by_contest
+from synergon.stores.postgres.claim_fast import FastClaim, Run, claim_at_once, claim_by_short_statement
+from synergon.stores.postgres.distributed.claim import claim_optimistically
 from synergon.stores.postgres.distributed.final_events import ClockFinalEvents
 from synergon.stores.postgres.final_events import SnapshotFinalEvents
 from synergon.stores.statements import statements
@@ -40,8 +40,8 @@ class Profile:
     """The delays in seconds before a transaction is repeated after a deadlock or serialization failure."""
     asks_one_number: bool
     """A statement that reads several ready groups reads one number of rows of each."""
-    claim: Callable[[Run, ClaimRequest], Awaitable[AtOnce]]
-    claim_shortly: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
+    claim: Callable[[Run, ClaimRequest], Awaitable[FastClaim]]
+    claim_by_short_statement: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
     """The shorter claim, for one kind, or while more tasks are ready than requested; None if there is none."""
     changes_several_tables: bool
     """One statement may change several tables."""
@@ -83,7 +83,7 @@ STANDARD: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1),
     asks_one_number=False,
     claim=claim_at_once,
-    claim_shortly=claim_shortly,
+    claim_by_short_statement=claim_by_short_statement,
     changes_several_tables=True,
     endings=SnapshotFinalEvents.open,
 )
@@ -98,8 +98,8 @@ DISTRIBUTED: Final = Profile(
     notifies=False,
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
     asks_one_number=True,
-    claim=claim_by_contest,
-    claim_shortly=None,
+    claim=claim_optimistically,
+    claim_by_short_statement=None,
     changes_several_tables=False,
     endings=ClockFinalEvents.open,
 )

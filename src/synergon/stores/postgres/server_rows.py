@@ -39,9 +39,9 @@ class ServerRows:
         await self._transaction.run("drop_servers", provider, addresses)
         await self._transaction.run("add_servers", provider, addresses, list(capacities.values()))
 
-    async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
+    async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
         """Commands of the provider that wait for a server outside this pool, with its address."""
-        return dict(await self._transaction.rows("stranded_commands", provider, list(addresses)))
+        return dict(await self._transaction.rows("commands_without_server", provider, list(addresses)))
 
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
@@ -52,7 +52,7 @@ class ServerRows:
         new = set(servers) - known.keys()
         if new:
             known.update(dict.fromkeys(new))
-            unwell = await self._transaction.rows("unwell_servers", *_columns(new))
+            unwell = await self._transaction.rows("unhealthy_servers", *_columns(new))
             if news := new.intersection((*failed, *map(tuple, unwell))):
                 for health in await self._transaction.typed(ServerHealth, "lock_health", *_columns(news)):
                     known[health.provider, health.address] = health

@@ -65,8 +65,8 @@ class PostgresStore(BaseStore):
         self._sql = self._profile.statements(self.address.schema)
         self._shard = random.randrange(SHARDS)
         self._connections = Connections(self.address)
-        self._task_transactions = Connections(self.address, for_strangers=True)
-        seconds = self._connections.parting_seconds
+        self._task_transactions = Connections(self.address, for_task_functions=True)
+        seconds = self._connections.rollback_seconds
         self._plain_inserts = InsertBatcher(self._insert_plain, cancel_seconds=seconds)
         self._bound_inserts = InsertBatcher(self._insert_bound, cancel_seconds=seconds)
         self._identity: schema.Identity | None = None
@@ -106,7 +106,7 @@ class PostgresStore(BaseStore):
 
     async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """Run a function in one transaction."""
-        return await self._survive(self._write_once, work, *arguments)
+        return await self._retry_contention(self._write_once, work, *arguments)
 
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         return await self._write(rule, *arguments)
@@ -119,13 +119,13 @@ class PostgresStore(BaseStore):
 
     async def _statement(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """Run a function with one statement, which is its own transaction."""
-        return await self._survive(self._statement_once, work, *arguments)
+        return await self._retry_contention(self._statement_once, work, *arguments)
 
     async def _snapshot(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """Run queries on one snapshot: a task that moves between two tables would otherwise be missed."""
-        return await self._survive(self._snapshot_once, work, *arguments)
+        return await self._retry_contention(self._snapshot_once, work, *arguments)
 
-    async def _survive(self, once: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    async def _retry_contention(self, once: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """Run a transaction, and repeat it as a whole after a deadlock or a serialization failure."""
         for pause in self._profile.contention_pauses:
             try:
@@ -230,9 +230,9 @@ class PostgresStore(BaseStore):
         """Claim ready tasks."""
         return await self._claimer.claim(request)
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Read ready tasks in claim order without claiming them."""
-        return await self._write(candidates.look, look)
+        return await self._write(candidates.read_candidates, query)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """Count the tasks that precede this one."""
@@ -276,7 +276,7 @@ class PostgresStore(BaseStore):
 
     async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
         """Take running tasks from dead nodes. One cheap statement first checks whether there are any."""
-        if not await self._statement(lambda session: session.value("is_anybody_dead", list(gone))):
+        if not await self._statement(lambda session: session.value("has_dead_nodes", list(gone))):
             return []
         return await super().reap(gone, limit)
 

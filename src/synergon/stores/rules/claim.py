@@ -21,7 +21,7 @@ from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindReque
 from synergon.stores.rows import SharedLimits
 from synergon.stores.rules import key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
-from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
 from synergon.stores.rules.server_health import capacity_at
 from synergon.stores.rules.shared_capacity import SharedCapacity
@@ -99,7 +99,7 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
     starts = Counter((one.kind, one.limit_key) for one in started if one.kind in rated and one.limit_key is not None)
     if starts:
         await key_queues.charge_starts(session, starts)
-        await draw(session)
+        await apply_follow_ups(session)
 
 
 # ---------------------------------------------------------------- the request

@@ -23,7 +23,7 @@ async def wake(session: Session, limit: int) -> Woken:
     for changed in due:
         session.touched.add(changed.kind, changed.limit_key)
     ready = {changed.id: changed.kind for changed in due if changed.state is State.READY}
-    for task_id, (kind, state) in (await follow_ups.draw(session)).items():
+    for task_id, (kind, state) in (await follow_ups.apply_follow_ups(session)).items():
         if state is State.READY:
             ready[task_id] = kind
     return Woken(

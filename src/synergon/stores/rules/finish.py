@@ -52,7 +52,7 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     verdicts = await _apply_all(session, applied)
     if any(entry.server is not None for entry, _ in applied):
         await server_health.note(session, [entry for entry, _ in applied])
-    moves = await follow_ups.draw(session) if session.touched else {}
+    moves = await follow_ups.apply_follow_ups(session) if session.touched else {}
     # One that was not known before may repeat an outcome of this very call.
     finished |= await _finished(session, [entry for entry in others if (entry.id, entry.claim_no) not in finished])
     told = [

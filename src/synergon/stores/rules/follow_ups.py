@@ -1,7 +1,7 @@
 """Follow-ups of a transaction: ends groups, releases the tasks that waited for them, and balances key queues.
 
-A rule that moves a task notes its key queue and group in `session.touched`, and calls `draw` once, at its end. So a
-batch that moves many tasks of a key queue balances it once.
+A rule that moves a task notes its key queue and group in `session.touched`, and calls `apply_follow_ups` once, at its
+end. So a batch that moves many tasks of a key queue balances it once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from synergon.stores.rules import key_queues
 from synergon.stores.session import Moves, Session
 
 
-async def draw(session: Session) -> Moves:
+async def apply_follow_ups(session: Session) -> Moves:
     """End the groups without live tasks, release the tasks that waited for them, and balance the key queues. Returns
     the moved tasks. `session.touched.released` then contains the kinds of the released tasks."""
     touched, moves = session.touched, Moves()

@@ -26,7 +26,7 @@ async def open_group(session: Session, new: NewGroup) -> OpenedGroup:
     if then:
         await session.groups.set_then(group_id, inserted[-1].id)
     session.touched.groups.add(group_id)  # a group without tasks ends at once
-    inserted = insert.with_new_states(inserted, await follow_ups.draw(session))
+    inserted = insert.with_new_states(inserted, await follow_ups.apply_follow_ups(session))
     return OpenedGroup(id=group_id, insertions=tuple(inserted[: len(members)]), then=inserted[-1] if then else None)
 
 

@@ -25,7 +25,7 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
         return await session.tasks.add(tasks)  # the usual case: there is nothing to lock, to check or to balance
     await session.locks.for_new_tasks(tasks)
     inserted = await store(session, tasks, await check_keys(session, tasks))
-    return with_new_states(inserted, await follow_ups.draw(session)) if session.touched else inserted
+    return with_new_states(inserted, await follow_ups.apply_follow_ups(session)) if session.touched else inserted
 
 
 def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertion]:
@@ -74,7 +74,7 @@ async def store(
     session: Session, tasks: Sequence[NewTask], holders: Mapping[KeyName, KeyHolder] | None = None
 ) -> list[Insertion]:
     """Store tasks. The caller has locked their key queues and groups, has checked the keys of `raise` and `replace`
-    tasks, and calls `follow_ups.draw` afterwards."""
+    tasks, and calls `follow_ups.apply_follow_ups` afterwards."""
     tasks = await _completed(session, tasks)
     if all(task.key is None for task in tasks):
         inserted = await session.tasks.add(tasks)

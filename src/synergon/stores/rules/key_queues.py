@@ -169,10 +169,10 @@ async def charge_starts(session: Session, started: Counter[KeyQueueName]) -> Non
 
 
 async def touch_kind(session: Session, kind: str) -> None:
-    """Note all key queues of a kind, so that `follow_ups.draw` balances them."""
+    """Note all key queues of a kind, so that `follow_ups.apply_follow_ups` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_kind(kind))
 
 
 async def touch_queue(session: Session, queue: str) -> None:
-    """Note all key queues with tasks in a queue, so that `follow_ups.draw` balances them."""
+    """Note all key queues with tasks in a queue, so that `follow_ups.apply_follow_ups` balances them."""
     session.touched.key_queues.update(await session.key_queues.of_queue(queue))

@@ -13,7 +13,7 @@ from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewRate
 from synergon.options.addresses import covers
 from synergon.stores.rows import LimitRow
 from synergon.stores.rules import servers
-from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.key_queues import touch_kind
 from synergon.stores.session import Session
 
@@ -32,7 +32,7 @@ async def declare(session: Session, limits: Sequence[NewLimit], providers: Seque
         if await session.limits.declare(limit, declared[limit.name]):
             await _touch(session, limit.name)
     await servers.declare(session, providers)
-    await draw(session)
+    await apply_follow_ups(session)
 
 
 async def set_limit(session: Session, name: str, value: int | None) -> bool:
@@ -40,12 +40,12 @@ async def set_limit(session: Session, name: str, value: int | None) -> bool:
     if not await session.limits.set_value(name, value):
         return False
     await _touch(session, name)
-    await draw(session)
+    await apply_follow_ups(session)
     return True
 
 
 async def _touch(session: Session, name: str) -> None:
-    """Note the key queues of this limit for `follow_ups.draw`."""
+    """Note the key queues of this limit for `follow_ups.apply_follow_ups`."""
     if name.startswith(KEY_QUEUES):
         await touch_kind(session, name.removeprefix(KEY_QUEUES))
 

@@ -15,7 +15,7 @@ from synergon.model.outcomes import ErrorRecord
 from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
 from synergon.stores.rows import ChangedTask, FinalTask, LiveTask
 from synergon.stores.rules.finish import append_error
-from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.key_queues import touch_queue
 from synergon.stores.session import Moves, Session
 
@@ -30,7 +30,7 @@ async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[
     if not_running:
         await session.tasks.end(list(not_running.values()), State.CANCELLED, Reason.CANCELLED)
     moved = [_cancelled(task_id, live.get(task_id), final.get(task_id), not_running) for task_id in ids]
-    await draw(session)
+    await apply_follow_ups(session)
     return moved
 
 
@@ -77,7 +77,7 @@ async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
     await session.locks.for_tasks(ids)
     final = await session.tasks.final(ids)
     moved = [await _retry(session, task_id, final.pop(task_id, None)) for task_id in ids]
-    return _with_new_states(moved, await draw(session))
+    return _with_new_states(moved, await apply_follow_ups(session))
 
 
 async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Moved:
@@ -103,7 +103,7 @@ async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     moved = [await _delete(session, task_id, live, final) for task_id in ids]
-    await draw(session)
+    await apply_follow_ups(session)
     return moved
 
 
@@ -130,7 +130,7 @@ async def reschedule(session: Session, changes: Sequence[Rescheduling]) -> list[
         await _moved(session, change.id, await session.tasks.reschedule(change.id, change.run_at, change.delay))
         for change in changes
     ]
-    return _with_new_states(moved, await draw(session))
+    return _with_new_states(moved, await apply_follow_ups(session))
 
 
 async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> list[Moved]:
@@ -140,7 +140,7 @@ async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> l
         await _moved(session, change.id, await session.tasks.set_priority(change.id, change.priority))
         for change in changes
     ]
-    return _with_new_states(moved, await draw(session))
+    return _with_new_states(moved, await apply_follow_ups(session))
 
 
 async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Moved:
@@ -167,5 +167,5 @@ async def _changed(session: Session, queues: Sequence[str], done: list[bool]) ->
     for queue, is_changed in zip(queues, done, strict=True):
         if is_changed:
             await touch_queue(session, queue)
-    await draw(session)
+    await apply_follow_ups(session)
     return done

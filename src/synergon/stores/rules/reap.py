@@ -23,7 +23,7 @@ async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped
     dead = {node.id: node for node in await session.nodes.lock_dead(gone)}
     orphans = await session.tasks.orphans(dead.keys(), limit)
     reaped = [await _take_back(session, task, dead.get(task.node_id or "")) for task in orphans]
-    moves = await follow_ups.draw(session)
+    moves = await follow_ups.apply_follow_ups(session)
     await session.nodes.delete_idle(dead.keys())
     return _with_moves(reaped, moves)
 

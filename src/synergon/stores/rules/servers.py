@@ -11,14 +11,14 @@ from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.record import to_datetime
 from synergon.stores.rules.finish import append_error
-from synergon.stores.rules.follow_ups import draw
+from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.shared_servers import CountedTwice, NamedServer, counted_twice
 from synergon.stores.session import Session
 
 
 async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
     """Store the providers that the code declares, where they differ from its last declaration. The caller calls
-    `follow_ups.draw`."""
+    `follow_ups.apply_follow_ups`."""
     declared = {provider.name: _as_json(provider) for provider in providers}
     known = await session.servers.declared(declared) if declared else {}
     for provider in sorted(providers, key=lambda provider: provider.name):
@@ -38,7 +38,7 @@ async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]
     if not await session.servers.lock_provider(provider):
         return False
     await _replace(session, provider, pool)
-    await draw(session)
+    await apply_follow_ups(session)
     return True
 
 
@@ -60,17 +60,17 @@ async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -
     """Replace the pool, and end the commands that wait for a removed server."""
     capacities = {server.address: server.capacity for server in pool}
     await session.servers.replace(provider, capacities)
-    targets = await session.servers.stranded(provider, capacities)
+    targets = await session.servers.commands_without_server(provider, capacities)
     if not targets:
         return
     commands = await session.tasks.live(targets)
-    stranded = [command for command in commands.values() if command.state is not State.RUNNING]
-    for command in stranded:
+    commands_without_server = [command for command in commands.values() if command.state is not State.RUNNING]
+    for command in commands_without_server:
         message = f"{targets[command.id]} is no server of {provider} any more, so the command was not given to it"
         await append_error(session, command, ErrorRecord(attempt=0, type="ServerRemoved", message=message))
         session.touched.add(command.kind, command.limit_key, command.group_id)
-    if stranded:
-        await session.tasks.end(stranded, State.FAILED, Reason.ERROR)
+    if commands_without_server:
+        await session.tasks.end(commands_without_server, State.FAILED, Reason.ERROR)
 
 
 async def servers(session: Session) -> list[ServerRecord]:

@@ -125,7 +125,7 @@ class ServerPool:
         """Free a slot of a server."""
         self._by_address[address].give_back(slot)
 
-    def look_anew(self) -> None:
+    def discard_heap(self) -> None:
         """Discard the heap, because a server may have less load than before."""
         self._heap = None
 
@@ -288,7 +288,7 @@ class SharedCapacity:
         if grant.provider is not None and grant.server is not None and grant.slot is not None:
             self._pools[grant.provider].give_back(grant.server, grant.slot)
         for pool in self._pools.values():  # a limit may cover servers of several pools
-            pool.look_anew()
+            pool.discard_heap()
 
     def _take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
         if self.full(kind_request.limits):

@@ -26,28 +26,28 @@ _SAME_PRIORITY: Final = _OF_GROUP.format(behind="AND priority = ? AND id > ?")
 _LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
-def look(transaction: Transaction, look: CandidateQuery) -> list[TaskRecord]:
+def read_candidates(transaction: Transaction, query: CandidateQuery) -> list[TaskRecord]:
     """Ready tasks in claim order, without claiming them. Ready groups that can never run on the node are not read."""
     lists = [
-        _behind(transaction, group, look)
-        for group in ready_groups(transaction, [look.kind_request], look.queues)
-        if is_suitable(requirements_of(look.kind_request, group[2]), look.labels, look.totals)
+        _behind(transaction, group, query)
+        for group in ready_groups(transaction, [query.kind_request], query.queues)
+        if is_suitable(requirements_of(query.kind_request, group[2]), query.labels, query.totals)
     ]
-    return list(islice(merge(*lists, key=_order), look.limit))
+    return list(islice(merge(*lists, key=_order), query.limit))
 
 
 def _order(record: TaskRecord) -> tuple[int, int]:
     return -record.priority, record.id
 
 
-def _behind(transaction: Transaction, group: ReadyGroupName, look: CandidateQuery) -> list[TaskRecord]:
+def _behind(transaction: Transaction, group: ReadyGroupName, query: CandidateQuery) -> list[TaskRecord]:
     """The rows of a ready group behind a position: the index skips those before it, however many they are."""
     where = (*group, transaction.now)
-    if look.after is None:
-        return transaction.typed_select(TaskRecord, _ALL, (*where, look.limit))
-    priority, task_id = look.after
-    same = transaction.typed_select(TaskRecord, _SAME_PRIORITY, (*where, priority, task_id, look.limit))
-    return same + transaction.typed_select(TaskRecord, _LOWER_PRIORITY, (*where, priority, look.limit - len(same)))
+    if query.after is None:
+        return transaction.typed_select(TaskRecord, _ALL, (*where, query.limit))
+    priority, task_id = query.after
+    same = transaction.typed_select(TaskRecord, _SAME_PRIORITY, (*where, priority, task_id, query.limit))
+    return same + transaction.typed_select(TaskRecord, _LOWER_PRIORITY, (*where, priority, query.limit - len(same)))
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:

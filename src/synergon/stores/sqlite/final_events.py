@@ -14,7 +14,7 @@ from synergon.stores.sqlite.transaction import Transaction, as_json
 Found = tuple[int, list[tuple[Position, Event]]]
 
 
-def look(
+def read_page(
     transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
     """The highest moment that was pruned, and the events after the position."""

@@ -37,9 +37,9 @@ class ServerRows:
         rows = [(provider, address, capacity) for address, capacity in capacities.items()]
         self._transaction.run_each("add_server", rows)
 
-    async def stranded(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
+    async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
         """Commands of the provider that wait for a server outside this pool, with its address."""
-        return dict(self._transaction.rows("stranded_commands", provider, as_json(addresses)))
+        return dict(self._transaction.rows("commands_without_server", provider, as_json(addresses)))
 
     async def lock_health(
         self,

@@ -150,9 +150,9 @@ class SqliteStore(BaseStore):
         """Claim ready tasks."""
         return await self._transact(claim.claim, request)
 
-    async def look(self, look: CandidateQuery) -> list[TaskRecord]:
+    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
         """Read ready tasks in claim order without claiming them."""
-        return await self._read(candidates.look, look)
+        return await self._read(candidates.read_candidates, query)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
         """Count the tasks that precede this one."""
@@ -232,13 +232,13 @@ class SqliteStore(BaseStore):
     ) -> OrderedFinalEvents:
         """Open a reader of final events."""
 
-        def look(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
-            return self._read(final_events.look, position, states, kinds, limit)
+        def read_page(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
+            return self._read(final_events.read_page, position, states, kinds, limit)
 
         if after == NOW:
             moment = await self._read(final_events.last_moment)
-            return OrderedFinalEvents(look, (moment, LAST_ID), moment)
-        return OrderedFinalEvents.after(look, after)
+            return OrderedFinalEvents(read_page, (moment, LAST_ID), moment)
+        return OrderedFinalEvents.after(read_page, after)
 
     async def counts(self) -> dict[tuple[str, str, State], int]:
         """Exact numbers of tasks by queue, kind and state."""

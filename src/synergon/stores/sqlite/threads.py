@@ -199,7 +199,7 @@ class Writer(DatabaseThread):
             # and some errors (a full disk) make SQLite roll the whole transaction back by itself.
             is_spoiled = job.error is not None and (after != before or not self.connection.in_transaction)
             if is_spoiled and len(jobs) > 1:
-                raise _Spoiled
+                raise _GroupFailed
             before = after
         if len(jobs) == 1 and jobs[0].error is not None:
             self._undo()
@@ -231,19 +231,19 @@ class Writer(DatabaseThread):
         """Fail the jobs that have waited too long for the lock, and put the others back at the front of the queue."""
         is_lock = primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
-        tired = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
-        self._fail(tired, error)
-        patient = [job for job in jobs if job not in tired]
-        for job in patient:
+        failed = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]
+        self._fail(failed, error)
+        requeued = [job for job in jobs if job not in failed]
+        for job in requeued:
             job.error = None
-        self._jobs.extendleft(reversed(patient))
-        self._deliver(tired)
+        self._jobs.extendleft(reversed(requeued))
+        self._deliver(failed)
 
     def _is_transient(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.Error) and isinstance(translate(error, self._path), StoreUnavailable)
 
 
-class _Spoiled(Exception):
+class _GroupFailed(Exception):
     """A job of a group failed after it had changed rows."""
 
 

@@ -19,48 +19,50 @@ from msgspec.structs import replace
 from synergon.errors import StoreError
 from synergon.model.claims import ClaimRequest
 from synergon.stores.contention import RowHeld
-from synergon.stores.postgres.claim_fast import AtOnce, Run, in_order, queues_of, rejected_by
+from synergon.stores.postgres.claim_fast import FastClaim, Run, in_order, queues_of, rejected_by
 from synergon.stores.postgres.session import Session
 
-LOOKS: Final = 8
-PATIENT_LOOKS: Final = 3
+MAX_ROUNDS: Final = 8
+ROUNDS_BEFORE_BISECTION: Final = 3
 """How often a claim just repeats before it bisects: most locks are those of other claims, and end soon."""
 PAUSE_SECONDS: Final = 0.01
 MOST_REJECTIONS: Final = 64
 """How many statements of one claim may fail on locked rows before it stops bisecting."""
 
 
-async def claim_by_contest(run: Run, request: ClaimRequest) -> AtOnce:
+async def claim_optimistically(run: Run, request: ClaimRequest) -> FastClaim:
     """Claim the first ready tasks in order, as many as the request has slots for and other claims have not taken."""
-    contest = _Contest(run, request)
+    contest = _OptimisticClaim(run, request)
     try:
-        for number in range(LOOKS):
-            if await contest.has_taken_what_it_saw(halves=number >= PATIENT_LOOKS):
+        for number in range(MAX_ROUNDS):
+            if await contest.took_all_candidates(halves=number >= ROUNDS_BEFORE_BISECTION):
                 break
     except StoreError:
         if not contest.taken:  # the tasks taken so far belong to this node and must be run
             raise
     if contest.taken or contest.is_open:
-        return AtOnce(in_order(request.kinds, contest.taken), frozenset() if contest.taken else contest.demanding)
-    return AtOnce(rejected_by(request.node_id, is_open=contest.is_open))
+        return FastClaim(
+            in_order(request.kinds, contest.taken), frozenset() if contest.taken else contest.with_requirements
+        )
+    return FastClaim(rejected_by(request.node_id, is_open=contest.is_open))
 
 
-class _Contest:
+class _OptimisticClaim:
     """One claim, over several repetitions."""
 
     def __init__(self, run: Run, request: ClaimRequest) -> None:
         self.taken: list[Any] = []
         self.is_open: bool | None = True
-        self.demanding: frozenset[str] = frozenset()
+        self.with_requirements: frozenset[str] = frozenset()
         self._run = run
         self._request = request
         self._held: set[int] = set()
         self._rejections = 0
 
-    async def has_taken_what_it_saw(self, *, halves: bool) -> bool:
+    async def took_all_candidates(self, *, halves: bool) -> bool:
         """Read candidates and take them, once. False if other claims took some, so that more may be ready."""
-        rows = await self._run(_look, self._rest(), sorted(self._held))
-        self.is_open, self.demanding = rows[0]["is_open"], frozenset(rows[0]["demanding"])
+        rows = await self._run(_read_candidates, self._remaining_request(), sorted(self._held))
+        self.is_open, self.with_requirements = rows[0]["is_open"], frozenset(rows[0]["with_requirements"])
         ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
         before, rejections = len(self.taken), self._rejections
         if ids:
@@ -69,7 +71,7 @@ class _Contest:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
         return len(self.taken) - before == len(ids)
 
-    def _rest(self) -> ClaimRequest:
+    def _remaining_request(self) -> ClaimRequest:
         """The request without the tasks that are already taken."""
         by_kind = Counter(row["kind"] for row in self.taken)
         kind_requests = tuple(
@@ -95,7 +97,7 @@ class _Contest:
             await self._take(half, halves=True)
 
 
-async def _look(session: Session, request: ClaimRequest, held: Sequence[int]) -> list[Any]:
+async def _read_candidates(session: Session, request: ClaimRequest, held: Sequence[int]) -> list[Any]:
     return await session.rows(
         "candidates",
         request.node_id,

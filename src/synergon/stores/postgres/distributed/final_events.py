@@ -25,7 +25,7 @@ MARGIN_SECONDS: Final = 60.0
 """How much longer the stretch is than the longest transaction, because clocks differ and reads are apart."""
 SHORT_SECONDS: Final = 2.0
 """How far back every read goes: the difference that the clocks of several machines may have."""
-LONG_LOOK_SECONDS: Final = 15.0
+FULL_READ_SECONDS: Final = 15.0
 """How often the whole stretch is read."""
 
 _CURSOR: Final = re.compile(f"{NUMBER}(?:~{NUMBER})?")
@@ -46,7 +46,7 @@ class ClockFinalEvents:
         self._given: dict[tuple[int, datetime], None] = {}
         """The events of the last stretch of time that were returned."""
         self._floor = Floor(None)
-        self._looked_at = float("-inf")
+        self._full_read_at = float("-inf")
 
     @classmethod
     async def open(
@@ -83,12 +83,12 @@ class ClockFinalEvents:
     async def _late(self, limit: int) -> list[Any]:
         """Events that have appeared in the stretch that was read before. Those beyond the limit are found by the next
         read."""
-        is_long = time.monotonic() - self._looked_at > LONG_LOOK_SECONDS
+        is_long = time.monotonic() - self._full_read_at > FULL_READ_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
         since, until = max(self._position[0], EPOCH + back) - back, self._position[0]
         missing = [key for key in await self._run(_since, self._states, since, until) if key not in self._given]
         if is_long and len(missing) <= limit:
-            self._looked_at = time.monotonic()
+            self._full_read_at = time.monotonic()
         if not missing:
             return []
         wanted = sorted(missing, key=lambda key: key[1])[:limit]

@@ -132,7 +132,7 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 AND EXISTS (
     SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
 )
-RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
+RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 
 -- name: reserve

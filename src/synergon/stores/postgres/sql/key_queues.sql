@@ -183,7 +183,7 @@ FROM unnest($1::bigint[], $2::timestamptz[]) AS postponed (id, run_at)
 WHERE task.id = postponed.id AND task.id = ANY ($1) AND state || '' = 'waiting'
 RETURNING task.id, kind, state, limit_key, group_id
 
--- name: nudge
+-- name: schedule_first_waiting
 -- The first waiting task of a key queue is due at once, and the key queue is balanced then.
 UPDATE {schema}.task SET state = 'scheduled', run_at = statement_timestamp()
 WHERE state || '' = 'waiting' AND id = ANY (ARRAY(

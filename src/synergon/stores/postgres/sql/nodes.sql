@@ -24,14 +24,14 @@ FROM {schema}.node ORDER BY registered_at, id
 -- name: running_by_node
 SELECT node_id, count(*) FROM {schema}.task WHERE state = 'running' GROUP BY node_id
 
--- name: is_anybody_dead
+-- name: has_dead_nodes
 -- Whether there is a dead node, or a running task without a node.
 SELECT EXISTS (SELECT 1 FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1)) OR EXISTS (
     SELECT 1 FROM {schema}.task
     WHERE state = 'running' AND NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
 )
 
--- name: dead_bonds
+-- name: dead_lock_targets
 -- The key queues and groups of tasks of dead nodes, which the caller locks next.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task
 WHERE state = 'running' AND (

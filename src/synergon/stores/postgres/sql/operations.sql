@@ -1,4 +1,4 @@
--- name: bonds
+-- name: lock_targets
 -- The key queues and groups of these tasks, live or final, which the caller locks next.
 SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY ($1)
 UNION

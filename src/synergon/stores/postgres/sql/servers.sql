@@ -20,7 +20,7 @@ ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 -- name: drop_servers
 DELETE FROM {schema}.server WHERE provider = $1 AND address <> ALL ($2)
 
--- name: stranded_commands
+-- name: commands_without_server
 SELECT id, target FROM {schema}.task
 WHERE is_command AND provider = $1 AND target IS NOT NULL AND target <> ALL ($2) AND state <> 'running'
 
@@ -44,7 +44,7 @@ SELECT provider, address, capacity, failures, backs_off_until AS backs_off_until
 SELECT provider, server AS address, count(*) AS count FROM {schema}.task
 WHERE slot IS NOT NULL GROUP BY provider, server
 
--- name: unwell_servers
+-- name: unhealthy_servers
 -- Servers that are not healthy, so that a success changes their row.
 SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)

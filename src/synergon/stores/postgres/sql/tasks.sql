@@ -19,7 +19,7 @@ UPDATE {schema}.meta SET value = gen_random_uuid()::text || gen_random_uuid()::t
 -- name: identity
 SELECT value FROM {schema}.meta WHERE name IN ('first_secret', 'secret') ORDER BY name LIMIT 1
 
--- name: whereabouts
+-- name: database_and_schema
 SELECT current_database(), to_regclass($1) IS NOT NULL
 
 -- name: fix_path
@@ -133,7 +133,7 @@ WITH ready_group AS MATERIALIZED (
     CROSS JOIN {schema}.queue
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
-demanding AS MATERIALIZED (
+with_requirements AS MATERIALIZED (
     SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
@@ -146,7 +146,7 @@ candidate AS MATERIALIZED (
         LIMIT least(ready_group.count, $4)
         FOR UPDATE SKIP LOCKED
     ) AS found
-    WHERE NOT EXISTS (SELECT 1 FROM demanding)
+    WHERE NOT EXISTS (SELECT 1 FROM with_requirements)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
@@ -169,7 +169,7 @@ claimed AS (
     RETURNING {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
         greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
 )
-SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM demanding) AS demanding, claimed.*
+SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM with_requirements) AS with_requirements, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
 
 -- name: claim_kind
@@ -200,10 +200,10 @@ AND NOT EXISTS (
     SELECT 1 FROM {schema}.queue CROSS JOIN LATERAL (
         SELECT 1 FROM {schema}.task
         WHERE state = 'ready' AND kind = $2 AND queue = queue.name AND requirements > '' LIMIT 1
-    ) AS demanding
+    ) AS with_requirements
     WHERE queue.paused_at IS NULL AND ($4 IS NULL OR queue.name = ANY ($4))
 )
-RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
+RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
         AS protected_for, priority
 
@@ -237,14 +237,14 @@ AND NOT EXISTS (
     SELECT 1 FROM unnest($2) AS kind_request (kind) CROSS JOIN {schema}.queue CROSS JOIN LATERAL (
         SELECT 1 FROM {schema}.task
         WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements > '' LIMIT 1
-    ) AS demanding
+    ) AS with_requirements
     WHERE queue.paused_at IS NULL AND ($5 IS NULL OR queue.name = ANY ($5))
 )
-RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
+RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
         AS protected_for, priority
 
--- name: running_bonds
+-- name: running_lock_targets
 SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: succeed
@@ -281,7 +281,7 @@ SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 -- name: cancel_requests
 SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
 
--- name: due_bonds
+-- name: due_lock_targets
 -- The key queues and groups of tasks that are due or have expired, which the caller locks next.
 SELECT * FROM (
     SELECT kind, limit_key, group_id, after_group FROM {schema}.task

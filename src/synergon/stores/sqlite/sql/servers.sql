@@ -15,7 +15,7 @@ ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 -- name: drop_servers
 DELETE FROM synergon_server WHERE provider = ? AND address NOT IN (SELECT value FROM json_each(?))
 
--- name: stranded_commands
+-- name: commands_without_server
 SELECT id, target FROM synergon_task
 WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (SELECT value FROM json_each(?))
     AND state <> 'running'

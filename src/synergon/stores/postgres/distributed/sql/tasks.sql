@@ -26,7 +26,7 @@ WITH ready_group AS MATERIALIZED (
     CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
 ),
-demanding AS MATERIALIZED (
+with_requirements AS MATERIALIZED (
     SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
@@ -38,7 +38,7 @@ candidate AS MATERIALIZED (
         ORDER BY priority DESC, id
         LIMIT $6
     ) AS found
-    WHERE NOT EXISTS (SELECT 1 FROM demanding)
+    WHERE NOT EXISTS (SELECT 1 FROM with_requirements)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
@@ -51,7 +51,7 @@ picked AS MATERIALIZED (
 )
 SELECT
     (SELECT cordoned_at IS NULL FROM {schema}.node WHERE id = $1 AND leased_until > now()) AS is_open,
-    ARRAY(SELECT kind FROM demanding) AS demanding, picked.id
+    ARRAY(SELECT kind FROM with_requirements) AS with_requirements, picked.id
 FROM (SELECT 1) AS always LEFT JOIN picked ON true
 
 -- name: claim
@@ -71,5 +71,5 @@ WHERE state || '' = 'ready' AND id = ANY (ARRAY(
 AND EXISTS (
     SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
 )
-RETURNING true AS is_open, NULL AS demanding, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
+RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.conftest import NewEngine
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
 

@@ -240,7 +240,7 @@ def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "is_free"),
+    ("more", "needs_only_slot"),
     [
         ({}, True),
         ({"rank": 3}, True),
@@ -257,6 +257,6 @@ def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
     ],
 )
 def test_a_room_is_free_if_its_tasks_need_nothing_but_a_slot_and_a_child_process(
-    more: dict[str, Any], is_free: bool
+    more: dict[str, Any], needs_only_slot: bool
 ) -> None:
-    assert KindRequest(kind="work", count=1, **more).is_free is is_free
+    assert KindRequest(kind="work", count=1, **more).needs_only_slot is needs_only_slot

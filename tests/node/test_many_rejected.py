@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, until
 
@@ -42,14 +42,14 @@ class Choosy:
 
     def count_looks(self) -> None:
         store = self.engine.store
-        look: Callable[[CandidateQuery], Awaitable[list[TaskRecord]]] = store.look
+        look: Callable[[CandidateQuery], Awaitable[list[TaskRecord]]] = store.read_candidates
 
         async def counted(wanted: CandidateQuery) -> list[TaskRecord]:
             found = await look(wanted)
             self.looks.append(len(found))
             return found
 
-        store.look = counted  # type: ignore[assignment, method-assign]  # put in its place
+        store.read_candidates = counted  # type: ignore[assignment, method-assign]  # put in its place
 
     async def refuse_many(self, count: int, priority: int = 0) -> None:
         before = len(self.asked)
@@ -109,7 +109,7 @@ async def test_one_that_comes_back_into_their_midst_is_found_before_a_verdict_ex
         await choosy.refuse_many(MANY // 2)
         early = await choosy.kind.with_options(delay=0.5).enqueue(1)
         await choosy.refuse_many(MANY // 2)
-        found = node_of(engine).acceptance._inquiries["note"]._walk
+        found = node_of(engine).acceptance._polls["note"]._cursor
         monkeypatch.setattr(
             candidate_cursor, "PASS_SHARE", found._spent_seconds / 1.5
         )  # a second and a half after the first

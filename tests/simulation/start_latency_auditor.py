@@ -14,8 +14,8 @@ from synergon.model.nodes import HEARTBEATS_PER_LEASE
 
 if TYPE_CHECKING:
     from tests.simulation.auditor import Seen
-    from tests.simulation.citizen import Citizen
     from tests.simulation.network_world import NetworkWorld
+    from tests.simulation.simulated_engine import Citizen
 
 LOOK_SECONDS: Final = 0.1
 AROUND_A_DEATH_SECONDS: Final = 1.0

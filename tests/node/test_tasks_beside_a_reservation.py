@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.crowd import WITHIN_A_LEASE, node_of
-from tests.node.half_full import HalfFull
+from tests.node import process_functions as process_bodies
+from tests.node.counted_functions import WITHIN_A_LEASE, node_of
+from tests.node.reserving_node import HalfFull
 from tests.support import PATIENCE_SECONDS, Gate, make_troubled, until
 
 from synergon import Candidate, Resources

@@ -15,7 +15,9 @@ from synergon.stores.base import Store
 async def look(store: Store, requirements: str = "", **more: Any) -> list[int]:
     return [
         record.id
-        for record in await store.look(CandidateQuery(kind_request=kind_request(requirements=requirements), **more))
+        for record in await store.read_candidates(
+            CandidateQuery(kind_request=kind_request(requirements=requirements), **more)
+        )
     ]
 
 
@@ -31,7 +33,7 @@ async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_take
     assert await look(store, totals=amounts(cpu=2)) == expected
     assert await states(store, expected) == [State.READY] * 5
     assert await look(store, totals=amounts(cpu=2), limit=3) == expected[:3]
-    records = await store.look(CandidateQuery(kind_request=kind_request(), totals=amounts(cpu=2)))
+    records = await store.read_candidates(CandidateQuery(kind_request=kind_request(), totals=amounts(cpu=2)))
     assert records == await store.get(expected)
     claims = await worker.claim_rooms(kind_request(), totals=amounts(cpu=9), free=amounts(cpu=9))
     assert [claim.id for claim in claims] == expected
@@ -42,14 +44,14 @@ async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
         await add(
             store, priority=number % 3, queue=f"queue-{number % 2}", requirements=("", demands())[number % 5 == 0]
         )
-    everything = await store.look(CandidateQuery(kind_request=kind_request()))
+    everything = await store.read_candidates(CandidateQuery(kind_request=kind_request()))
     assert [(-record.priority, record.id) for record in everything] == sorted(
         (-record.priority, record.id) for record in everything
     )
     assert len(everything) == 30
     seen: list[int] = []
     after: tuple[int, int] | None = None
-    while page := await store.look(CandidateQuery(kind_request=kind_request(), after=after, limit=7)):
+    while page := await store.read_candidates(CandidateQuery(kind_request=kind_request(), after=after, limit=7)):
         seen += [record.id for record in page]
         after = (page[-1].priority, page[-1].id)
     assert seen == [record.id for record in everything]

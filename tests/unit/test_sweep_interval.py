@@ -13,9 +13,9 @@ from synergon.node.duties.sweep import SweepInterval
 async def test_what_is_said_during_a_look_is_a_reason_for_another_one() -> None:
     pace = SweepInterval(3600, SystemClock())
     async with asyncio.timeout(PATIENCE_SECONDS):
-        pace.look_now()
+        pace.sweep_now()
         await pace.wait()
-        pace.look_now()  # while the node still looks
+        pace.sweep_now()  # while the node still looks
         await pace.wait()
     try:
         async with asyncio.timeout(0.01):

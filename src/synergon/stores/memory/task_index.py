@@ -12,7 +12,7 @@ SLACK: Final = 64
 """How many outdated entries are tolerated before the index is rebuilt."""
 
 
-class Agenda:
+class TaskIndex:
     """Returns tasks in the order of their moments.
 
     A task whose moment changes does not remove its old entry. An entry is valid only while the row has the moment of

@@ -276,7 +276,7 @@ def test_a_function_that_a_child_could_not_import_is_refused_when_it_is_register
 def test_two_functions_cannot_have_one_kind(engine: Engine, greet: Any) -> None:
     with pytest.raises(
         KindError,
-        match=r"two functions under the kind 'greet': .*greet and .*test_refusals.body; give one of them name=",
+        match=r"two functions under the kind 'greet': .*greet and .*test_rejections.body; give one of them name=",
     ):
         engine.task(name="greet")(body)
     assert engine.kinds["greet"] is greet

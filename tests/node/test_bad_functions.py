@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ended, until, until_state
 
 from synergon import Context, Engine, Reason, Retry, Snooze, State, TaskFailed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.conftest import NewEngine
-from tests.node import process_bodies
+from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401
-from tests.node.process_bodies import on
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, until, until_state
 
 from synergon import Context, Handle, State

@@ -1,4 +1,4 @@
-"""TroubleLog: logs what strangers do to a port, in a bounded number of lines."""
+"""RateLimitedLog: logs what strangers do to a port, in a bounded number of lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERVAL_SECONDS: Final = 60.0
 _logger = logging.getLogger("synergon.peering")
 
 
-class TroubleLog:
+class RateLimitedLog:
     """Logs the first trouble of each kind at once, and then at most one line of that kind per minute."""
 
     def __init__(self) -> None:

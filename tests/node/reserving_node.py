@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.node.crowd import node_of
+from tests.node.counted_functions import node_of
 from tests.support import Gate, until
 
 from synergon import Engine, Handle, Resources

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies
-from tests.node.process_bodies import on
+from tests.node import process_functions as process_bodies
+from tests.node.process_functions import on
 from tests.stores.actions import new_node
 from tests.support import PATIENCE_SECONDS, until_state
 

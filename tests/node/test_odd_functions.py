@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.conftest import NewEngine
-from tests.node import process_bodies, slow_to_import
+from tests.node import process_functions as process_bodies
+from tests.node import slow_to_import
 from tests.support import PATIENCE_SECONDS, Renewals, ended
 
 from synergon import Context, Engine, KeyConflict, OptionError, Reason, Retry, State, SynergonError, TaskNotFound
