@@ -1,8 +1,8 @@
 """Two kinds of work over two pools of servers: inference on GPU servers, pages on Node.js renderers.
 
-Each pool has its own line, so a backlog of prompts never delays a page. No server gets more at once than it can take,
-over all nodes. The renderers are declared in the style of a class that serves all of its kinds, the GPUs in the style
-of a decorated function; both are the same thing. Ends after a second or two.
+The prompts have six of the worker's slots at most, so a backlog of prompts never delays a page. No server gets more at
+once than it can take, over all nodes. The renderers are declared in the style of a class that serves all of its kinds,
+the GPUs in the style of a decorated function; both are the same thing. Ends after a second or two.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def work_on(server: Server, seconds: float) -> None:
 
 # ---------------------------------------------------------------- GPU servers
 
-gpu = engine.provider("gpu", servers={"gpu-server-1:8080": 2, "gpu-server-2:8080": 1}, timeout=5)
+gpu = engine.provider("gpu", servers={"gpu-server-1:8080": 2, "gpu-server-2:8080": 1}, slots=6, timeout=5)
 
 
 @gpu.task(retry=Retry(attempts=3, first=0.05))

@@ -89,7 +89,7 @@ class Engine(ScheduleDeclarations):
         *,
         name: str = UNSET,
         concurrency: int = UNSET,
-        queues: Iterable[str] | None = UNSET,
+        queues: Iterable[str] | Mapping[str, int | None] | None = UNSET,
         timeout: Duration | None = UNSET,
         lease: Duration = UNSET,
         sweep: Duration | None = UNSET,
@@ -222,13 +222,16 @@ class Engine(ScheduleDeclarations):
         *,
         servers: Servers = (),
         capacity: int | None = 1,
+        slots: int | None = None,
         timeout: Duration | None = UNSET,
         health: Health | None = DEFAULT_HEALTH,
         **hooks: Callable[..., Any],
     ) -> Provider:
-        """Declare a named pool of servers: a dict of addresses and capacities, or only addresses, which all have
-        `capacity`."""
-        return Provider(self, name, servers=servers, capacity=capacity, timeout=timeout, health=health, **hooks)
+        """Declare a named pool of servers: a dict of addresses and capacities, or addresses that all have `capacity`.
+        At most `slots` of its tasks run at once on each node."""
+        return Provider(
+            self, name, servers=servers, capacity=capacity, slots=slots, timeout=timeout, health=health, **hooks
+        )
 
     @property
     def when_idle(self) -> WhenIdle:
@@ -337,7 +340,7 @@ class Engine(ScheduleDeclarations):
         *,
         name: str = UNSET,
         concurrency: int = UNSET,
-        queues: Iterable[str] | None = UNSET,
+        queues: Iterable[str] | Mapping[str, int | None] | None = UNSET,
         timeout: Duration | None = UNSET,
         lease: Duration = UNSET,
         sweep: Duration | None = UNSET,

@@ -7,8 +7,9 @@ SynergonError
 │   └── NotAvailable                  a feature that this release, store or platform does not have
 ├── PayloadError (ValueError)         arguments or results that do not match, cannot be JSON, or are too large
 ├── StoreError                        the store could not do what was asked
-│   ├── StoreUnavailable              it is unavailable, locked, full or read-only: another attempt may succeed
-│   ├── DataRejected                  it rejects this value, and always would
+│   ├── StoreUnavailable              it is away, locked, full or read-only: trying again may help
+│   ├── DataRejected                  it will not take this value, today or tomorrow
+│   ├── PermissionDenied              the role of this engine in the database lacks a right
 │   └── SchemaError                   its schema is missing, older or newer than this code
 ├── TaskError                         about one task; has `.task_id`
 │   ├── TaskNotFound, TaskDeleted
@@ -69,6 +70,10 @@ class StoreUnavailable(StoreError):
 
 class DataRejected(StoreError):
     """The store rejects a value, and would always reject it."""
+
+
+class PermissionDenied(StoreError):
+    """The role under which the engine is connected lacks a right in the database."""
 
 
 class SchemaError(StoreError):

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.cli_support import Shell, quickly
 from tests.support import TroubledStore
 
+from synergon import Engine
 from synergon.cli.diagnosis import clock_ahead
 from synergon.stores import open_store
 from synergon.stores.base import Store
@@ -131,6 +132,19 @@ def test_ready_tasks_that_no_node_runs_are_a_problem(migrated: Shell) -> None:
     assert "ready tasks of kind 'greet' in queue 'default': 3; no live node runs them" in found.out
     migrated.run("queues", "pause", "default", "--app", "app")
     assert "3; the queue is paused" in migrated.run("doctor", "--app", "app").out
+
+
+def test_a_server_that_two_programs_give_to_their_providers_is_a_problem(migrated: Shell) -> None:
+    for name in ("chat", "images"):
+        engine = Engine(migrated.engine.settings.url)
+        engine.provider(name, servers=["http://gpu1"])
+        with engine:
+            pass
+    found = migrated.run("doctor", "--json", "--app", "app")
+    assert found.code == 1
+    assert [finding["problem"] for finding in found.document["problems"]] == [
+        "providers 'chat' and 'images' both name the server 'http://gpu1', and each would give it its full capacity"
+    ]
 
 
 def test_nodes_are_shown_and_a_dead_one_is_a_problem(migrated: Shell) -> None:

@@ -45,7 +45,7 @@ def test_an_empty_list_of_nodes_exits_with_code_0(shell: Shell) -> None:
 
 
 def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shell) -> None:
-    with shell.start("worker", "app", "--name", "kim", "-c", "3", "-q", "default") as worker:
+    with shell.start("worker", "app", "--name", "kim", "-c", "3", "-q", "default=2") as worker:
         worker.until_says(r"node \w+ \(kim\) runs")
         with Engine(shell.environment["TEST_URL"]) as producer:
             producer.enqueue_sync([producer.call("hold")])
@@ -60,7 +60,17 @@ def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shel
         shown = shell.run("nodes", "--app", "app", COLUMNS="200")
         heading, row = shown.out.splitlines()
         assert " ".join(heading.split()) == "name running lease host pid kinds queues id address version"
-        for word in ("kim", "alive", "1/3", str(worker.process.pid), "greet, hold, send", node["id"], node["address"]):
+        assert node["state"]["totals"]["queue default"] == 2_000_000
+        for word in (
+            "kim",
+            "alive",
+            "default=2",
+            "1/3",
+            str(worker.process.pid),
+            "greet, hold, send",
+            node["id"],
+            node["address"],
+        ):
             assert word in row
         narrow = shell.run("nodes", "--app", "app").out
         assert max(len(line) for line in narrow.splitlines()) <= 80

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.cli_support import Shell, until
 from tests.postgres_server import IS_OURS, administer, url_with
+from tests.stores.one_postgres import ours_only, role
+
+from synergon import Engine
 
 SCHEMA = "cli_test"
 LAX = ("fsync", "synchronous_commit")
@@ -57,6 +60,43 @@ def test_the_printed_sql_creates_the_same_schema(shell: Shell, url: str) -> None
     assert printed.code == 0
     administer(printed.out)
     assert "already has schema version 1" in shell.run("migrate", "--url", url).out
+
+
+@ours_only
+def test_the_printed_grants_are_enough_for_the_commands_of_viewers_and_operators(shell: Shell, url: str) -> None:
+    shell.run("migrate", "--url", url)
+    with Engine(url) as owner:
+        (handle,) = owner.enqueue_sync([owner.call("unknown")])
+    for duty in ("viewer", "operator"):
+        with role(f"cli-{duty}"):
+            printed = shell.run("migrate", "--print-grants", duty, "--to", f"cli-{duty}", "--url", url)
+            assert (printed.code, printed.err) == (0, "")
+            administer(printed.out)
+            theirs = url.replace("postgres:hush@", f"cli-{duty}:@")
+            for command in (
+                "tasks list",
+                "queues list",
+                "limits",
+                "servers",
+                "nodes",
+                "audit",
+                f"tasks explain {handle.id}",
+            ):
+                assert shell.run(*command.split(), "--url", theirs).code == 0
+            paused = shell.run("queues", "pause", "default", "--url", theirs)
+            cancelled = shell.run("tasks", "cancel", str(handle.id), "--url", theirs)
+            if duty == "viewer":
+                assert (paused.code, cancelled.code) == (3, 3)
+                assert "permission denied" in paused.err
+                assert "synergon migrate --print-grants" in paused.err
+            else:
+                assert (paused.code, cancelled.code) == (0, 0)
+
+
+def test_a_name_without_grants_and_an_unknown_role_are_usage_errors(shell: Shell, url: str) -> None:
+    for arguments in (("--to", "shop"), ("--print-grants", "boss")):
+        finished = shell.run("migrate", *arguments, "--url", url)
+        assert (finished.code, finished.out) == (2, "")
 
 
 def test_the_printed_sql_is_that_of_the_profile_in_the_url(shell: Shell, url: str) -> None:

@@ -26,11 +26,11 @@ def test_drain_stops_when_no_tasks_are_left(shell: Shell) -> None:
 
 
 def test_the_first_log_lines_describe_the_worker(shell: Shell) -> None:
-    arguments = ("-c", "7", "-q", "mail", "-q", "mial", "--name", "kim", "--lease", "9", "--grace", "none", "--drain")
+    arguments = ("-c", "7", "-q", "mail=5", "-q", "mial", "--name", "kim", "--lease", "9", "--grace", "none", "--drain")
     environment = {"SYNERGON_CONCURRENCY": "3", "SYNERGON_CONCURENCY": "4"}
     said = shell.run("worker", "app", *arguments, **environment).err.splitlines()
     assert said[0].endswith(
-        "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail, mial, concurrency 7"
+        "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail=5, mial, concurrency 7"
     )
     assert said[1].endswith(
         "WARNING kim  the environment variable SYNERGON_CONCURENCY is not a setting of synergon; "

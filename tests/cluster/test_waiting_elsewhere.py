@@ -149,13 +149,13 @@ async def test_whoever_waits_is_told_of_ends_that_no_body_has_brought(url: str) 
             ends.check(f"deleted on {store}")
 
 
-async def test_whoever_waits_is_told_that_a_task_has_crashed_once_too_often(tmp_path: Path) -> None:
+async def test_whoever_waits_is_told_that_a_task_has_lost_its_last_worker(tmp_path: Path) -> None:
     async with place(f"sqlite:///{tmp_path}/tasks.db") as here:
         with node(here.url, "hold") as doomed:
             (handle,) = await here.enqueuer.enqueue([here.enqueuer.call("hold")])
             await until_state(handle, State.RUNNING)
-            with sqlite3.connect(tmp_path / "tasks.db") as database:  # as if the process had died under it before
-                database.execute("UPDATE synergon_task SET crashes = 2 WHERE id = ?", (handle.id,))
+            with sqlite3.connect(tmp_path / "tasks.db") as database:  # as if nine of its workers had died
+                database.execute("UPDATE synergon_task SET owner_deaths = 9 WHERE id = ?", (handle.id,))
             database.close()
             waits = [asyncio.create_task(engine.wait(handle.id)) for engine in (here.enqueuer, here.other)]
             await asyncio.sleep(0.05)

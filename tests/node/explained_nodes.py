@@ -87,6 +87,8 @@ class Crew:
         engine.task(name="shaky", retry=3)(shaky)
         engine.task(name="snoozing")(snoozing)
         pool.task(name="serve")(hold)
+        narrow = engine.provider("narrow", servers={"http://wide": None}, slots=1)
+        narrow.task(name="pass_by")(hold)
         pool.task(name="break_it", retry=1)(shaky)
 
         @engine.kinds["asked"].can_accept(holds_for=0.5)

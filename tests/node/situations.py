@@ -264,6 +264,21 @@ async def memory_short(crew: Crew) -> Situation:
     return Situation(handle, crew.each("quick", clause) + PERHAPS_KEPT, Why.RESOURCE, lambda: open_gate(crew))
 
 
+async def queue_full_on_nodes(crew: Crew) -> Situation:
+    """Its nodes bound the queue `bounded`, as the test says."""
+    await crew.running("hold", len(crew.engines), queue="bounded")
+    handle = await crew.enqueue("quick", queue="bounded")
+    clause = "runs 1 of at most 1 of queue bounded"
+    return Situation(handle, crew.each("quick", clause), Why.QUEUE_BOUND, lambda: open_gate(crew))
+
+
+async def provider_full_on_nodes(crew: Crew) -> Situation:
+    await crew.running("pass_by", len(crew.engines))
+    handle = await crew.enqueue("pass_by")
+    clause = "runs 1 of at most 1 of provider narrow"
+    return Situation(handle, crew.each("pass_by", clause), Why.PROVIDER_BOUND, lambda: open_gate(crew))
+
+
 async def cordoned(crew: Crew) -> Situation:
     for engine in crew.engines:
         await crew.first.cordon(node_of(engine).id)
@@ -382,6 +397,8 @@ SCENARIOS: list[Scenario] = [
     slots_full,
     suspect_not_alone,
     kind_full_on_nodes,
+    queue_full_on_nodes,
+    provider_full_on_nodes,
     resource_full,
     memory_short,
     cordoned,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.node.explained_nodes import crew_of
 from tests.node.situations import (
@@ -12,12 +14,17 @@ from tests.node.situations import (
     in_line,
     limit_full,
     other_queues,
+    provider_full_on_nodes,
+    queue_full_on_nodes,
     resource_full,
     server_resting,
 )
 from tests.support import until_state
 
 from synergon import State
+
+QUEUES: dict[Scenario, Any] = {other_queues: ["default"], queue_full_on_nodes: {"default": None, "bounded": 1}}
+"""The queues that the nodes serve, where it is not all of them."""
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -28,15 +35,26 @@ async def test_it_is_said_why_it_waits_and_without_the_cause_it_runs(
     await play(scenario, count, memory_url)
 
 
-@pytest.mark.parametrize("scenario", [in_line, limit_full, server_resting, resource_full, cordoned, does_not_fit])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        in_line,
+        limit_full,
+        server_resting,
+        resource_full,
+        cordoned,
+        does_not_fit,
+        queue_full_on_nodes,
+        provider_full_on_nodes,
+    ],
+)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_the_same_is_said_on_every_store(scenario: Scenario, store: str, request: pytest.FixtureRequest) -> None:
     await play(scenario, 3, request.getfixturevalue(f"{store}_url"))
 
 
 async def play(scenario: Scenario, count: int, url: str) -> None:
-    queues = {"queues": ["default"]} if scenario is other_queues else {}
-    async with crew_of(count, url, **queues) as crew:
+    async with crew_of(count, url, queues=QUEUES.get(scenario)) as crew:
         situation = await scenario(crew)
         explanation = await crew.said(situation.handle, situation.pattern)
         nodes = [node.causes for node in explanation.nodes]

@@ -21,6 +21,7 @@ from synergon.model.node_status import encode_status
 from synergon.model.nodes import NewNode
 from synergon.model.outcomes import FencedOutcome, Succeeded
 from synergon.model.process_identity import this_process
+from synergon.model.requirements import UNIT, provider_bound, queue_bound
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.deadlines import Timeouts
 from synergon.node.capacity.reservation import Reservation
@@ -87,6 +88,8 @@ class NodePlan(NamedTuple):
     """How many it has taken after that, if it has claimed again."""
     ends: int = 0
     """How many of all these have ended since."""
+    bounds: tuple[tuple[str, int], ...] = ()
+    """How many tasks of a queue or of the provider it runs at once."""
 
 
 class TaskPlan(NamedTuple):
@@ -103,6 +106,9 @@ class TaskPlan(NamedTuple):
 
 
 some_labels = st.frozensets(st.sampled_from(LABELS))
+some_bounds = st.just(()) | st.dictionaries(
+    st.sampled_from([queue_bound("mail"), queue_bound("night"), provider_bound("pool")]), st.integers(1, 2)
+).map(lambda bounds: tuple(sorted(bounds.items())))
 nodes = st.builds(
     NodePlan,
     concurrency=st.integers(1, 5),
@@ -116,6 +122,7 @@ nodes = st.builds(
     keeps_room=st.booleans(),
     starts_later=st.none() | st.integers(0, 2),
     ends=st.integers(0, 3),
+    bounds=some_bounds,
 )
 
 
@@ -184,7 +191,9 @@ class Stand:
         self.plan = plan
         self.id = f"node-{number}"
         self.kinds: dict[str, AnyTask] = {kind: engine.kinds[kind] for kind in sorted(plan.kinds)}
-        self.ledger = Ledger(plan.concurrency, plan.processes, Resources(cpu=plan.cpu, ram=0, gpu=0).amounts())
+        bounds = {name: number * UNIT for name, number in plan.bounds}
+        resources = Resources(cpu=plan.cpu, ram=0, gpu=0).amounts()
+        self.ledger = Ledger(plan.concurrency, plan.processes, resources | bounds)
         self.running: dict[int, Attempt] = {}
         self._timeouts = Timeouts(1800, None, NodeLogger(logging.getLogger("synergon"), {}))
         self.reservation = Reservation(
@@ -242,7 +251,7 @@ class Stand:
 
     def _start(self, claim: Claim, kind_request: KindRequest) -> None:
         attempt = self.running[claim.id] = Attempt(claim, self.kinds[claim.kind])
-        attempt.cost = requirements_of(kind_request, claim.requirements).cost
+        attempt.cost = requirements_of(kind_request, claim.requirements, claim.queue).cost
         attempt.timeout = self._timeouts.of_kind(attempt.task_type)
         self.ledger.take(claim.kind, **self._places_of(attempt))
 
@@ -320,6 +329,7 @@ keepers = st.builds(
     keeps_room=st.just(True),
     starts_later=st.integers(0, 2),
     ends=st.integers(0, 3),
+    bounds=some_bounds,
 )
 
 
@@ -353,6 +363,7 @@ strangers = st.builds(
     keeps_room=st.booleans(),
     starts_later=st.none() | st.integers(0, 2),
     ends=st.integers(0, 3),
+    bounds=some_bounds,
 )
 sharing_worlds = st.builds(
     World,

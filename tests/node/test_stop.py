@@ -18,6 +18,7 @@ from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ThreadGate, all_tasks, ended, until, until_state
 
 from synergon import Context, Engine, Handle, NotConnected, OptionError, State
+from synergon.node.duties.backlog import Backlog
 
 
 async def test_with_enough_grace_running_work_finishes(engine: Engine) -> None:
@@ -304,6 +305,15 @@ async def test_a_drain_ends_when_somebody_stops_the_engine(engine: Engine) -> No
         async with engine.worker(drain=True):
             await never.with_options(delay=3600).enqueue()
             asyncio.get_running_loop().call_later(0.1, lambda: asyncio.ensure_future(engine.stop(0)))
+
+
+async def test_a_drain_that_looks_at_a_closed_store_ends_without_an_error(engine: Engine) -> None:
+    @engine.task
+    async def never() -> None: ...
+
+    async with engine.worker() as node:
+        backlog = Backlog(node.store, node._kinds, None, node._admission, node.acceptance)
+    assert not await backlog.is_empty()
 
 
 async def test_a_body_may_stop_its_own_engine_and_is_given_back(new_engine: NewEngine, url: str) -> None:

@@ -68,14 +68,15 @@ async def test_uneven_slots_do_not_make_a_provider_wait_for_a_backlog(
     engine = new_engine(memory_url, concurrency=slots)
     names = [f"other-{number}" for number in range(others)]
     stage = Stage(engine, *names)
-    async with engine.worker(grace=0):
+    async with engine:
         for body in (stage.busy, *stage.others):
             await body.enqueue_many([() for _ in range(50)])
-        await stage.until_began(slots)
-        await stage.quiet.enqueue()
-        crowded = stage.most()
-        stage.dropped_task(crowded)
-        assert (await stage.until_began(slots + 1))["quiet"] == 1
+        async with engine.worker(grace=0):
+            await stage.until_began(slots)
+            await stage.quiet.enqueue()
+            crowded = stage.most()
+            stage.dropped_task(crowded)
+            assert (await stage.until_began(slots + 1))["quiet"] == 1
 
 
 async def test_two_backlogs_get_half_of_the_slots_each_whichever_came_first(new_engine: NewEngine, url: str) -> None:

@@ -29,6 +29,12 @@ def twice(engine: Engine) -> None:
     engine.provider("gpu")
 
 
+def one_server_for_two(engine: Engine) -> None:
+    engine.limit("http://elsewhere", 2)
+    engine.provider("chat", servers={"http://gpu1/": 2})
+    engine.provider("images", servers=["http://GPU1"])
+
+
 def server_without_provider(engine: Engine) -> None:
     @engine.task
     async def lonely(server: Server) -> None: ...
@@ -78,6 +84,12 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "are the same server; name it once and give it a capacity",
     ),
     "two providers of one name": (twice, "two providers are named 'gpu'; give one of them another name"),
+    "one server of two providers": (
+        one_server_for_two,
+        "providers 'chat' and 'images' both name the server 'http://gpu1', and each would give it its full capacity; "
+        "write engine.limit('http://gpu1', ...) above them, which counts the tasks of both, or take it from one of "
+        "them",
+    ),
     "hook of a provider that is misspelt": (
         lambda e: e.provider("p", on_sucess=print),
         "provider 'p' has no option 'on_sucess'; did you mean 'on_success'?",
@@ -88,7 +100,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "unknown option of a provider": (
         lambda e: e.provider("p", colour=7),
-        "it takes capacity, health, on_complete, on_failure, on_start, on_success, servers, timeout",
+        "it takes capacity, health, on_complete, on_failure, on_start, on_success, servers, slots, timeout",
     ),
     "hook of a provider that is no function": (
         lambda e: e.provider("p", on_start=5),
@@ -99,6 +111,11 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         "on_failure must be a function, got 'log it'",
     ),
     "health that is none": (lambda e: e.provider("p", health=5), "health must be a Health, or None for none, got 5"),
+    "no slots for a provider": (
+        lambda e: e.provider("p", slots=0),
+        "provider 'p': slots must be a whole number from 1 on, got 0",
+    ),
+    "slots in words": (lambda e: e.provider("p", slots="two"), "slots must be a whole number from 1 on, got 'two'"),
     "name of a provider": (lambda e: e.provider("two words"), "two words"),
     "timeout of a provider": (lambda e: e.provider("p", timeout=-1), "timeout"),
     "limit that nobody declared": (with_task(limits=["license"]), "names the limit 'license', which is not declared"),

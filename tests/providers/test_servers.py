@@ -9,7 +9,7 @@ import pytest
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until, until_state
 
-from synergon import Context, Discard, Engine, Health, Retry, RetryAfter, Server, State, injected
+from synergon import Context, Discard, Engine, Health, OptionError, Retry, RetryAfter, Server, State, injected
 
 
 async def test_a_server_of_capacity_ten_runs_ten_of_thirty_at_once(engine: Engine) -> None:
@@ -264,6 +264,60 @@ async def test_a_pool_set_by_an_operator_survives_a_restart_of_unchanged_code(ur
             assert [(server.address, server.capacity) for server in await changed.servers()] == [("a", 5)]
             assert [limit.value for limit in await changed.limits()] == [7]
         assert keeps_the_memory_store_alive is not None
+
+
+async def test_a_limit_counts_a_server_of_two_providers_once(engine: Engine) -> None:
+    crowd = Crowd()
+    engine.limit("http://gpu1", 3)
+    chat, images = (engine.provider(name, servers={"http://gpu1": 2}) for name in ("chat", "images"))
+
+    @chat.task
+    async def answer(server: Server) -> None:
+        await crowd.hold(server.address)
+
+    @images.task
+    async def draw(server: Server) -> None:
+        await crowd.hold(server.address)
+
+    async with engine.worker():
+        handles = [*await answer.enqueue_many([()] * 4), *await draw.enqueue_many([()] * 4)]
+        await crowd.until_inside("http://gpu1", 3)
+        crowd.open()
+        for handle in handles:
+            await handle.result(PATIENCE_SECONDS)
+    assert crowd.most["http://gpu1"] == 3
+
+
+@pytest.mark.parametrize("capacity", [None, 0])
+async def test_a_server_without_a_capacity_to_count_may_have_two_providers(
+    engine: Engine, capacity: int | None
+) -> None:
+    engine.provider("chat", servers={"http://gpu1": 2})
+    images = engine.provider("images", servers={"http://gpu1": capacity})
+    async with engine:
+        await images.set_servers({"http://gpu1": capacity})
+        assert [server.capacity for server in await engine.servers()] == [2, capacity]
+
+
+async def test_an_operator_cannot_give_a_server_to_a_second_provider(engine: Engine) -> None:
+    engine.limit("http://shared", 3)
+    chat = engine.provider("chat", servers=["http://gpu1", "http://shared"])
+    images = engine.provider("images", servers=["http://gpu2"])
+    async with engine:
+        with pytest.raises(OptionError) as rejected:
+            await images.set_servers(["http://gpu1/?x"])
+        assert str(rejected.value) == (
+            "providers 'chat' and 'images' both name the server 'http://gpu1', and each would give it its full "
+            "capacity; write engine.limit('http://gpu1', ...) above them, which counts the tasks of both, or take it "
+            "from one of them"
+        )
+        assert [server.address for server in await images.servers()] == ["http://gpu2"]
+        assert (await engine.audit())[0].outcome == f"rejected: {rejected.value}"
+
+        await images.set_servers(["http://shared"])
+        await chat.set_servers(["http://shared"])
+        await images.set_servers(["http://gpu1"])
+        assert [server.address for server in await images.servers()] == ["http://gpu1"]
 
 
 async def test_labels_stay_with_the_server_on_this_node(engine: Engine) -> None:

@@ -6,26 +6,22 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.postgres_server import IS_OURS, SCHEMA, TABLES, administer, store_url, url_with
+from tests.postgres_server import IS_OURS, SCHEMA, administer, store_url, url_with
 
 from synergon.stores.postgres import PostgresStore
 
-WORKER_GRANTS = (
-    f"USAGE ON SCHEMA {SCHEMA}",
-    f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, UPDATE ON {SCHEMA}.lock_row",
-    f"SELECT, INSERT, UPDATE, DELETE ON {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}",
-)
-PRODUCER_GRANTS = (
-    f"USAGE ON SCHEMA {SCHEMA}",
-    f"SELECT ON {SCHEMA}.meta",
-    f"SELECT, UPDATE ON {SCHEMA}.lock_row",
-    f"SELECT, INSERT, UPDATE ON {SCHEMA}.task, {SCHEMA}.task_limit, {SCHEMA}.task_group",
-    f"SELECT, INSERT, UPDATE, DELETE ON {SCHEMA}.provider, {SCHEMA}.server",
-    f"SELECT ON {SCHEMA}.rate",
-    f"SELECT, INSERT ON {SCHEMA}.queue",
-    f"SELECT ON {SCHEMA}.history",
-)
+
+def statements(script: str) -> list[str]:
+    """The statements of a script without comments behind them."""
+    lines = "\n".join(line for line in script.splitlines() if not line.startswith("--"))
+    return [statement.strip() for statement in lines.split(";") if statement.strip()]
+
+
+def grants_of(duty: str) -> tuple[str, ...]:
+    """What a role with this duty is granted, as `role` takes it."""
+    printed = statements(PostgresStore(url_with(schema=SCHEMA)).grants_sql(duty, duty))
+    return tuple(statement.removeprefix("GRANT ").removesuffix(f" TO {duty}") for statement in printed)
+
 
 ours_only = pytest.mark.skipif(not IS_OURS, reason="the settings of the server that was named are not ours to change")
 
@@ -47,10 +43,12 @@ def url_of_role(role: str, password: str = "", **parameters: object) -> str:
 @contextmanager
 def role(name: str, *grants: str) -> Iterator[None]:
     """Somebody who has been granted this."""
-    administer(f"DROP ROLE IF EXISTS {name}")
-    administer(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
-    for grant in grants:
-        administer(f"GRANT {grant} TO {name}")
-    yield
-    administer(f"DROP OWNED BY {name}")
-    administer(f"DROP ROLE {name}")
+    administer(f'DROP ROLE IF EXISTS "{name}"')
+    administer(f"CREATE ROLE \"{name}\" LOGIN PASSWORD 'right'")
+    try:
+        for grant in grants:
+            administer(f'GRANT {grant} TO "{name}"')
+        yield
+    finally:
+        administer(f'DROP OWNED BY "{name}"')
+        administer(f'DROP ROLE "{name}"')

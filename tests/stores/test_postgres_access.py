@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.postgres_server import (
-    DISTRIBUTED_SCHEMA,
     SCHEMA,
     administer,
-    distributed_url,
     folder,
     server_url,
-    store_url,
     url_with,
 )
-from tests.stores.actions import HOUR, OUTCOMES, Worker, add, listed, settlement_of
-from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
+from tests.stores.actions import OUTCOMES, Worker, add, listed
+from tests.stores.one_postgres import grants_of, one_store, ours_only, role, url_of_role  # noqa: F401
 
 from synergon import Engine
 from synergon.errors import (
@@ -28,12 +25,8 @@ from synergon.errors import (
     StoreError,
     StoreUnavailable,
 )
-from synergon.model.claims import KindRequest
-from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import State
-from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
-from synergon.model.operator_actions import NewAction
-from synergon.model.tasks import Cutoffs, NewTask
+from synergon.model.tasks import NewTask
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.address import Address
@@ -194,77 +187,8 @@ async def test_the_printed_sql_makes_what_an_engine_needs() -> None:
 
 
 @ours_only
-@pytest.mark.parametrize("profile", ["standard", "distributed"])
-async def test_a_worker_needs_no_more_than_the_guide_grants(profile: str) -> None:
-    schema, url = (SCHEMA, store_url()) if profile == "standard" else (DISTRIBUTED_SCHEMA, distributed_url())
-    owner = PostgresStore(url)
-    await owner.open()
-    await owner.close()
-    with role("worker_role", *(grant.replace(SCHEMA, schema) for grant in WORKER_GRANTS)):
-        least = PostgresStore(url_of_role("worker_role", schema=schema, profile=profile))
-        await least.open()
-        worker = await Worker.start(least)
-        await add(least, key="a", on_conflict="replace")
-        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
-        (claim,) = await worker.claim()
-        assert (await worker.finish(claim, SUCCEEDED)).state is State.SUCCEEDED
-        await least.wake(10)
-        await least.reap([], 10)
-        await least.retry([claim.id])
-        await least.delete([claim.id])
-        await least.pause(["default"])
-        await least.resume(["default"])
-        keeper = await least.keeper()
-        assert await keeper.renew(worker.node_id, HOUR)
-        await keeper.close()
-        await use_limits(least)
-        await least.unregister(worker.node_id)
-        await least.close()
-
-
-async def use_limits(store: PostgresStore) -> None:
-    """What a producer may do with limits, and what only a worker does."""
-    await declare_all(store)
-    worker = Worker(store, "node-1")
-    kind_request = KindRequest(kind="limited", count=1, limits=("license",), provider="gpu", is_rated=True)
-    (claim,) = await worker.claim_rooms(kind_request)
-    assert claim.server == "a"
-    await store.finish([settlement_of(claim, SUCCEEDED, server=("gpu", "a"), is_server_well=False)])
-    await store.set_limit("license", 2)
-    await store.act(NewAction(verb="set_servers", subject="gpu", value=[["b", 1]], who="ada"))
-    await store.prune(Cutoffs(succeeded=0, failed=0, cancelled=0), 10)
-
-
-async def declare_all(store: PostgresStore) -> None:
-    """Limits, a pool, a group, and tasks in lines."""
-    limits = [NewLimit(name="license", value=1), NewLimit(name="key:limited", value=1, rate=NewRate(every=HOUR))]
-    for address in ("b", "a"):
-        servers = (NewServer(address=address, capacity=1),)
-        await store.declare(limits, [NewProvider(name="gpu", servers=servers)])
-    await store.insert([NewTask(kind="limited", limit_key="ada")] * 2)
-    await store.insert([NewTask(kind="endless", limit_key="ada")] * 2)
-    await store.open_group(NewGroup(name="all", tasks=(NewTask(kind="other"),), then=NewTask(kind="other")))
-
-
-@ours_only
-async def test_a_producer_needs_no_more_than_the_guide_grants(store: PostgresStore) -> None:
-    with role("producer_role", *PRODUCER_GRANTS):
-        least = PostgresStore(url_of_role("producer_role", schema=SCHEMA))
-        await least.open()
-        await add(least)
-        await least.insert([NewTask(kind="other", key="b"), NewTask(kind="other", key="c")])
-        task_id = await add(least, key="a")
-        assert await add(least, key="a", on_conflict="replace") == task_id
-        assert (await least.get([task_id]))[0] is not None
-        await declare_all(least)
-        with pytest.raises(StoreError, match="GRANT"):
-            await Worker.start(least)
-        await least.close()
-
-
-@ours_only
 async def test_a_right_that_was_taken_away_is_no_fault_of_the_outcome(store: PostgresStore) -> None:
-    with role("worker_role", *WORKER_GRANTS):
+    with role("worker_role", *grants_of("worker")):
         least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
         await least.open()
         worker = await Worker.start(least)

@@ -23,7 +23,7 @@ from tests.postgres_server import (
     store_url,
 )
 from tests.stores.actions import HOUR, KIND, OUTCOMES, PATIENCE_SECONDS, Worker, add, listed, settlement_of, state_of
-from tests.stores.one_postgres import PRODUCER_GRANTS, WORKER_GRANTS, one_store, ours_only, role, url_of_role  # noqa: F401
+from tests.stores.one_postgres import grants_of, one_store, ours_only, role, url_of_role  # noqa: F401
 from tests.support import until
 
 from synergon import Engine
@@ -266,7 +266,7 @@ async def test_a_table_that_a_newer_release_has_widened_is_read_on(store: Postgr
 async def test_a_role_that_may_not_log_in_for_a_while_is_nothing_the_driver_complains_of(
     store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with role("worker_role", *WORKER_GRANTS):
+    with role("worker_role", *grants_of("worker")):
         least = PostgresStore(url_of_role("worker_role", schema=SCHEMA))
         await least.open()
         await least.nodes()

@@ -186,13 +186,13 @@ def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
     assert [scales.slots(kind_request) for kind_request in (plain, urgent, command)] == [-1, 1, ANY_NUMBER]
 
 
-@pytest.mark.parametrize(("free", "expected"), [(0, Fit.NO_PROCESS), (1, Fit.LATER)])
+@pytest.mark.parametrize(("free", "expected"), [(0, Fit.NO_UNIT), (1, Fit.LATER)])
 def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> None:
     kind_request, numbers = KindRequest(kind="work", count=9), {PROCESS: UNIT, "cpu": 2}
     left = {PROCESS: free * UNIT, "cpu": 1}
     scales = NodeCapacity(ClaimRequest(node_id="node", kinds=(), limit=9, totals=numbers, free=left))
     assert scales.fit(kind_request, Requirements(cost=numbers), 1) is expected
-    assert scales.fit(kind_request, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.NO_PROCESS)
+    assert scales.fit(kind_request, ONE_PROCESS, 1) is (Fit.NOW if free else Fit.NO_UNIT)
     assert scales.fit(kind_request, Requirements(cost={PROCESS: 2 * UNIT}), 1) is Fit.NEVER
 
 

@@ -44,6 +44,7 @@ NAMES = [
     "Occurrence",
     "OptionError",
     "PayloadError",
+    "PermissionDenied",
     "Progress",
     "Provider",
     "ProviderTask",

@@ -27,7 +27,8 @@ ENVIRONMENT: list[tuple[str, str, Any]] = [
     ("url", "memory://from-outside", "memory://from-outside"),
     ("name", "worker-7", "worker-7"),
     ("concurrency", "5", 5),
-    ("queues", "mail, reports", frozenset({"mail", "reports"})),
+    ("queues", "mail, reports", {"mail": None, "reports": None}),
+    ("queues", "mail=10, video = 2,reports", {"mail": 10, "video": 2, "reports": None}),
     ("timeout", "500ms", 0.5),
     ("timeout", "10m", 600.0),
     ("timeout", "none", None),
@@ -78,6 +79,11 @@ def test_every_setting_of_the_engine_is_in_that_list() -> None:
         ("sweep", "-1s"),
         ("grace", "-1"),
         ("queues", ",mail"),
+        ("queues", "mail=many"),
+        ("queues", "mail=0"),
+        ("queues", "mail=1,mail=2"),
+        ("queues", "mail="),
+        ("queues", "=3"),
         ("retention", "long"),
         ("child_processes", "0"),
         ("child_tasks", "x"),
@@ -159,7 +165,7 @@ def test_a_file_with_a_mistake_is_named(tmp_path: Path, text: str, said: str) ->
 def test_the_settings_of_a_worker_are_those_of_its_engine_unless_it_says_otherwise() -> None:
     engine = Engine("memory://", concurrency=5, grace=1, queues=["a"])
     settings = engine.worker(concurrency=7, queues=["b"])._settings
-    assert (settings.concurrency, settings.grace, settings.queues) == (7, 1.0, frozenset({"b"}))
+    assert (settings.concurrency, settings.grace, settings.queues) == (7, 1.0, {"b": None})
     assert engine.settings.concurrency == 5
 
 

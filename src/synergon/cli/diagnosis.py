@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from synergon.cli.unknown_variables import unknown_variables
 from synergon.engine import Engine
 from synergon.errors import StoreError
 from synergon.model.lifecycle import State
+from synergon.model.limits import LimitRecord, ServerRecord
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import Record
 from synergon.model.task_records import QueueRecord, TaskQuery
@@ -33,6 +34,7 @@ from synergon.node.attempts.deadlines import Timeouts
 from synergon.options.store_urls import shown
 from synergon.policies import Resources
 from synergon.stores.base import SchemaVersions, Store
+from synergon.stores.rules.shared_servers import NamedServer, counted_twice
 from synergon.stores.sqlite import SqliteStore
 
 MIN_DISK_BYTES: Final = 256 * 1024 * 1024
@@ -261,12 +263,14 @@ async def _check_contents(engine: Engine, facts: dict[str, Any]) -> list[Finding
         queues = await store.queues()
         shortages = [*await find_shortages(engine, counts), *await find_misfits(engine, counts)]
         unreadable = await _unreadable_values(store)
+        servers, limits = await store.servers(), await store.limits()
     return [
         *_unsafe_settings(facts["store"]),
         *_clock_problems(ahead),
         *_dead_nodes(nodes),
         *_unclaimable_tasks(counts, nodes, queues),
         *(Finding(problem=problem, advice=advice) for problem, advice in shortages),
+        *_shared_servers(servers, limits),
         *unreadable,
     ]
 
@@ -290,6 +294,13 @@ async def _unreadable_values(store: Store) -> list[Finding]:
         )
         for value in store.unreadable
     ]
+
+
+def _shared_servers(servers: Iterable[ServerRecord], limits: Iterable[LimitRecord]) -> Iterator[Finding]:
+    """Servers that providers of several programs name: none of these programs could see it."""
+    named = [NamedServer(found.provider, found.address, found.capacity) for found in servers if not found.is_removed]
+    for twice in counted_twice(named, [limit.name for limit in limits]):
+        yield Finding(problem=twice.problem, advice=twice.advice)
 
 
 def _without_password(node: NodeRecord) -> NodeRecord:

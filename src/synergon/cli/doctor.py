@@ -13,6 +13,7 @@ from rich.text import Text
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
 from synergon.cli.output import console, duration, new_facts, new_table, plural, print_line, short, size, write_json
+from synergon.options.settings import queue_words
 from synergon.policies import Retention
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _readable(name: str, value: Any) -> str:
         ages = (f"{state} {_readable('age', getattr(value, state))}" for state in ("succeeded", "failed", "cancelled"))
         return ", ".join(ages)
     if name == "queues":
-        return ", ".join(value) if value is not None else "all"
+        return ", ".join(queue_words(value)) if value is not None else "all"
     if name == "sweep" and value is None:
         return "automatic"
     return duration(value) if value is None or isinstance(value, float) else str(value)

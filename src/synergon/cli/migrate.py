@@ -9,6 +9,7 @@ import typer
 
 from synergon.cli.database import AppOption, UrlOption, find_target, require_shared_store, store_of
 from synergon.cli.output import print_line, print_lines
+from synergon.errors import OptionError
 from synergon.options.store_urls import shown
 from synergon.stores.base import SchemaVersions, Store
 
@@ -19,6 +20,17 @@ def migrate(
     print_sql: Annotated[
         bool, typer.Option("--print-sql", help="Print the SQL for a new database, and run nothing.")
     ] = False,
+    print_grants: Annotated[
+        str | None,
+        typer.Option(
+            "--print-grants",
+            metavar="ROLE",
+            help="Print the SQL that gives a role the rights of a producer, worker, viewer or operator.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="The role's name in the database. Default: ROLE.")
+    ] = None,
     new_secret: Annotated[
         bool, typer.Option("--new-secret", help="Also replace the secret that messages between peers are signed with.")
     ] = False,
@@ -33,6 +45,11 @@ def migrate(
     if print_sql:
         print_lines(store.schema_sql())
         return
+    if print_grants is not None:
+        print_lines(store.grants_sql(print_grants, to or print_grants))
+        return
+    if to is not None:
+        raise OptionError("--to names the role of --print-grants; give both")
     before, after = asyncio.run(_migrate(store, new_secret=new_secret))
     if before is not None and after is not None:
         print_line(_result(shown(engine.settings.url), before.found, after.found))

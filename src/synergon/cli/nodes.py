@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -21,6 +21,8 @@ from synergon.model.nodes import NodeRecord
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.process_identity import is_gone
 from synergon.model.record import Record
+from synergon.model.requirements import UNIT, queue_bound
+from synergon.options.settings import queue_words
 from synergon.options.store_urls import shown
 
 WIDE_COLUMNS: Final = 120
@@ -218,10 +220,16 @@ def _table(rows: Sequence[NodeRow]) -> Table:
             short(row.host),
             str(row.pid),
             short(", ".join(row.kinds) or "none"),
-            short(", ".join(row.queues) or "none") if row.queues is not None else "all",
+            short(", ".join(_queues(row, row.queues)) or "none") if row.queues is not None else "all",
             *((row.id, short(row.address or "none"), row.version) if is_wide else ()),
         )
     return table
+
+
+def _queues(row: NodeRow, names: Iterable[str]) -> list[str]:
+    """The queues of a node, with their bounds, as its command line has them."""
+    bounds = {name: row.state.totals.get(queue_bound(name)) for name in names}
+    return queue_words({name: None if bound is None else bound // UNIT for name, bound in bounds.items()})
 
 
 def _status(row: NodeRow) -> Text:

@@ -24,7 +24,7 @@ from synergon.cli.unknown_variables import unknown_variables
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError, OptionError
 from synergon.model.printable import printing
-from synergon.options.settings import AUTO, Settings, from_text, load
+from synergon.options.settings import AUTO, Settings, from_text, load, queue_words, queues_of
 from synergon.options.store_urls import shown
 
 logger = logging.getLogger("synergon.cli")
@@ -46,7 +46,12 @@ def worker(
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", metavar="NAME", help="Serve only this queue; repeatable."),
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME[=NUMBER]",
+            help="Serve only this queue, with at most NUMBER of its tasks at once; repeatable.",
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="Number of worker processes to keep running.")
@@ -100,7 +105,7 @@ def worker(
     given = _given(
         {"name": name, "lease": lease, "sweep": sweep, "grace": grace, "timeout": timeout},
         concurrency=concurrency,
-        queues=queue or None,
+        queues=queues_of(queue) if queue else None,
         resources=resources,
         labels=label or None,
     )
@@ -132,7 +137,8 @@ def _as_arguments(given: Mapping[str, Any]) -> Iterable[str]:
     own."""
     for name, value in given.items():
         if name in ("queues", "labels"):
-            yield from (f"--{name.removesuffix('s')}={item}" for item in value)
+            items = queue_words(value) if name == "queues" else value
+            yield from (f"--{name.removesuffix('s')}={item}" for item in items)
         elif name != "name":
             yield f"--{name}={'none' if value is None else value}"
 
@@ -182,14 +188,14 @@ def _run(
 
 
 def _log_start(app: str, engine: Engine, settings: Settings) -> None:
-    queues = sorted(settings.queues) if settings.queues is not None else None
+    queues = settings.queues
     logger.info(
         "%s: store %s, %s (%s), queues %s, concurrency %d",
         app,
         shown(settings.url),
         plural(len(engine.kinds), "kind"),
         ", ".join(sorted(engine.kinds)),
-        ", ".join(queues) if queues is not None else "all",
+        ", ".join(queue_words(queues)) if queues is not None else "all",
         settings.concurrency,
     )
     for problem, advice in unknown_variables():

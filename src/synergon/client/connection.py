@@ -12,7 +12,7 @@ from asyncio import _get_running_loop  # None without a loop: an exception would
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from synergon.errors import NotConnected
+from synergon.errors import NotConnected, PermissionDenied
 from synergon.model.clock import new_id
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
 from synergon.model.process_identity import this_process
@@ -174,7 +174,15 @@ class Connection:
             return
         limits, providers = self._registry.declarations()
         if limits or providers:
-            await self.store.declare(limits, providers)
+            try:
+                await self.store.declare(limits, providers)
+            except PermissionDenied as error:
+                # Producers and viewers may not change limits and servers. Workers, which declare them too, may.
+                self._logger.warning(
+                    "the limits and providers of this code are not those of the store, and stay as they are until a "
+                    "worker declares them: %s",
+                    error,
+                )
         self._registry.is_declared = True
 
     def become_reachable(self) -> None:

@@ -14,7 +14,7 @@ from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Ve
 from synergon.model.process_identity import is_gone
 from synergon.model.record import storable
 from synergon.options.options import check_any_limit_name, check_limit, check_name
-from synergon.stores.rules.action_texts import DEAD_NODE, cancelled
+from synergon.stores.rules.action_texts import DEAD_NODE, NO_PROVIDER, cancelled
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -62,14 +62,17 @@ class Control:
             raise OptionError(f"there is no limit {name!r}; declared are: {known}")
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
-        """Change the pool of a provider for all nodes. Raises OptionError if the provider is not declared."""
+        """Change the pool of a provider for all nodes. Rejected if another provider has one of the servers, and no
+        limit covers it."""
         from synergon.providers.provider import listed_servers
 
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
         value = [[server.address, server.capacity] for server in listed]
         action = await self.act("set_servers", check_name(provider, "provider"), value)
-        if action.is_rejected:
+        if action.outcome == f"{REJECTED}{NO_PROVIDER}":
             raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
+        if action.is_rejected and action.outcome is not None:
+            raise OptionError(action.outcome.removeprefix(REJECTED))
 
     async def pause(self, queue: str) -> bool:
         """Pause the queue: no node claims from it. False if it was paused already."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from synergon.errors import PayloadError, ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
+from synergon.errors import PayloadError, PermissionDenied, ResultTimeout, TaskCancelled, TaskDeleted, TaskFailed
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.task_records import TaskRecord
@@ -86,10 +86,7 @@ class Waiters:
         self.is_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for futures in self._futures.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+        self._reject(self._futures, error)
         self.wake_followers()
 
     def _start(self) -> None:
@@ -105,6 +102,8 @@ class Waiters:
                 self._sweep_at = self._clock.monotonic() + self._sweep_seconds
             try:
                 await self._read(ids)
+            except PermissionDenied as error:  # a role that may not read results waits for nothing
+                self._reject(ids, error)
             except Exception:  # noqa: BLE001  whatever it is, callers still wait
                 self._to_check.update(ids)
                 await self._clock.sleep(min(self._sweep_seconds, 1.0))
@@ -137,6 +136,12 @@ class Waiters:
                     future.set_exception(TaskDeleted.of(task_id))
                 elif record.state in FINAL:
                     future.set_result(record)
+
+    def _reject(self, ids: Iterable[int], error: Exception) -> None:
+        for task_id in ids:
+            for future in self._futures.get(task_id, ()):
+                if not future.done():
+                    future.set_exception(error)
 
     def _forget(self, task_id: int, future: asyncio.Future[TaskRecord]) -> None:
         futures = self._futures[task_id]

@@ -10,7 +10,16 @@ from synergon.explain.node_view import NodeView
 from synergon.explain.requirement_text import natural
 from synergon.model.claims import KindRequest
 from synergon.model.node_status import free_slots_on
-from synergon.model.requirements import PROCESS, WHOLE_NODE, Requirements, forbidden_labels, missing_labels, oversized
+from synergon.model.requirements import (
+    PROCESS,
+    PROVIDER,
+    QUEUE,
+    WHOLE_NODE,
+    Requirements,
+    forbidden_labels,
+    missing_labels,
+    oversized,
+)
 from synergon.model.task_records import TaskRecord
 from synergon.node.claims.ledger import COMMANDS_AT_ONCE
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, requirements_of
@@ -24,7 +33,7 @@ def causes_on(node: NodeView, task: TaskRecord, now: datetime) -> list[Cause]:
     if not node.state.is_published:
         return [Cause(why=Why.NO_STATUS)]
     kind_request = node.kind_request(task.kind)
-    requirements = requirements_of(kind_request, task.requirements)
+    requirements = requirements_of(kind_request, task.requirements, task.queue)
     full = [*_free_slots(node, task), *_scarce(node, task, kind_request, requirements)]
     causes = [
         *_closed(node),
@@ -76,7 +85,7 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
-    """Causes for resources and child processes of which the node has enough in total, but not enough free."""
+    """Resources, child processes and bounds: the node has enough in total, but not enough free."""
     capacity, state = NodeCapacity(node.request([task.kind])), node.state
     if capacity.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
@@ -90,9 +99,10 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
             yield Cause(why=Why.OCCUPIED)
             continue
         total = state.totals[name]
+        why, subject = _scarcity(name)
         yield Cause(
-            why=Why.PROCESSES if name == PROCESS else Why.RESOURCE,
-            subject=name,
+            why=why,
+            subject=subject,
             in_use=natural(name, total - max(state.free.get(name, 0), 0)),
             of=natural(name, total),
             needed=natural(name, requirements.cost[name]),
@@ -100,6 +110,14 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
         )
     if is_held_back:
         yield Cause(why=Why.RESERVED, subject=str(state.reserved_task))
+
+
+def _scarcity(name: str) -> tuple[Why, str]:
+    """The reason for which a task waits that is short of this, and what the reason is about."""
+    for prefix, why in ((QUEUE, Why.QUEUE_BOUND), (PROVIDER, Why.PROVIDER_BOUND)):
+        if name.startswith(prefix):
+            return why, name.removeprefix(prefix)
+    return (Why.PROCESSES if name == PROCESS else Why.RESOURCE), name
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:

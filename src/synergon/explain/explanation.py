@@ -61,6 +61,10 @@ class Why(StrEnum):
     """The arguments do not fit the task function of the node; `subject` is the error."""
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
+    QUEUE_BOUND = "queue_bound"
+    """The node runs `in_use` of at most `of` tasks of queue `subject`, some of them are `tasks`."""
+    PROVIDER_BOUND = "provider_bound"
+    """The node runs `in_use` of at most `of` tasks of provider `subject`, some of them are `tasks`."""
     PROCESSES = "processes"
     """No child process is free: `in_use` of `of` are in use, some of them by `tasks`."""
     RESOURCE = "resource"
@@ -95,7 +99,8 @@ class Cause(Record, frozen=True, kw_only=True):
 
     why: Why
     subject: str = ""
-    """The name of the queue, limit, server, resource, label or error type, the id of the group or task, or an error."""
+    """The name of the queue, limit, provider, server, resource, label or error type, the id of the group or task, or an
+    error."""
     in_use: float | None = None
     of: float | None = None
     needed: float | None = None

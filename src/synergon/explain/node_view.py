@@ -11,6 +11,7 @@ from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.node_status import NodeStatus, free_slots_on
 from synergon.model.nodes import NodeRecord
 from synergon.model.process_identity import is_gone
+from synergon.model.requirements import bounds_of
 from synergon.node.capacity.acceptance import Acceptance
 from synergon.node.capacity.reservation import leave_one_for_reserved
 from synergon.node.claims.fairness import Fairness
@@ -58,6 +59,7 @@ class NodeView(NamedTuple):
             is_backed_off=kind in self.state.backed_off,
             is_brief=kind in self.state.brief,
             is_isolable=said.is_isolable,
+            bounds=bounds_of(self.state.totals, said.provider, is_command=said.is_command),
         )
 
     def request(self, wanted: Collection[str]) -> ClaimRequest:

@@ -140,6 +140,10 @@ def _tasks(ids: Sequence[int]) -> str:
     return f"task {ids[0]}" if len(ids) == 1 else f"tasks {listed(str(task_id) for task_id in ids)}"
 
 
+def _runs_at_most(cause: Cause) -> str:
+    return f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g}"
+
+
 def _too_small(cause: Cause, _: datetime) -> str:
     of, needed = (natural_text(cause.subject, amount or 0) for amount in (cause.of, cause.needed))
     return f"is too small (it needs {cause.subject} {needed}, and the node has {of} in total)"
@@ -179,7 +183,9 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.TOO_SMALL: _too_small,
     Why.REFUSED: lambda cause, _: f"has refused it ({cause.subject})",
     Why.SLOTS: lambda cause, _: _is_full(_slots(cause)),
-    Why.MAX_RUNNING: lambda cause, _: f"runs {cause.in_use or 0:g} of at most {cause.of or 0:g} of the kind",
+    Why.MAX_RUNNING: lambda cause, _: f"{_runs_at_most(cause)} of the kind",
+    Why.QUEUE_BOUND: lambda cause, _: f"{_runs_at_most(cause)} of queue {cause.subject}",
+    Why.PROVIDER_BOUND: lambda cause, _: f"{_runs_at_most(cause)} of provider {cause.subject}",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
     Why.OCCUPIED: lambda _cause, _now: "runs other tasks, and this suspect must run alone",
     Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),

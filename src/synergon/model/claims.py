@@ -46,6 +46,8 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """Only these tasks: `can_accept` has accepted them."""
     is_isolable: bool = True
     """The task function can run in a child process. Otherwise a suspect runs alone on the node."""
+    bounds: tuple[str, ...] = ()
+    """The bounds on queues and on the provider that its tasks may meet; names of `ClaimRequest.totals`."""
 
     @property
     def is_yielded_to(self) -> bool:
@@ -62,6 +64,7 @@ class KindRequest(Record, frozen=True, kw_only=True):
             or self.is_command
             or self.is_urgent
             or self.only is not None
+            or self.bounds
             or self.requirements not in (NO_REQUIREMENTS, ONE_PROCESS)
         )
 

@@ -80,7 +80,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
     """The labels of the node, sorted."""
     totals: dict[str, int] = {}
-    """The total of each resource and of child processes, in the integer units of `model.requirements`."""
+    """The total of each resource, of child processes and of bounds, in the integer units of `model.requirements`."""
     free: dict[str, int] = {}
     """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}

@@ -7,7 +7,7 @@ millionths of everything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
@@ -26,6 +26,11 @@ uses one. Names of real resources contain no blanks."""
 WHOLE_NODE: Final = "the whole node"
 """The name under which a node is counted like a resource of which it has one: free while no task runs there. A suspect
 whose function cannot run in a child process takes it."""
+
+QUEUE: Final = "queue "
+PROVIDER: Final = "provider "
+"""How the names of bounds begin. A node counts its bound on a queue or a provider like a resource, too: each task takes
+one."""
 
 KIND_DEFAULT: Final = ""
 """The text of a task without requirements of its own. The requirements that the claiming node has for its kind
@@ -110,6 +115,34 @@ def suspect_text(text: str, *, is_suspect: bool) -> str:
         return text
     changed = msgspec.structs.replace(said, is_suspect=is_suspect)
     return KIND_DEFAULT if changed == LEFT_TO_KIND else changed.text
+
+
+def queue_bound(queue: str) -> str:
+    """The name under which a node counts the tasks of a bounded queue."""
+    return f"{QUEUE}{queue}"
+
+
+def provider_bound(provider: str | None) -> str:
+    """The name under which a node counts the tasks of a bounded provider."""
+    return f"{PROVIDER}{provider}"
+
+
+def is_name_of_bound(name: str) -> bool:
+    """Whether the name is that of a bound."""
+    return name.startswith((QUEUE, PROVIDER))
+
+
+def bounds_of(totals: Mapping[str, int], provider: str | None, *, is_command: bool) -> tuple[str, ...]:
+    """The bounds of a node that tasks of a kind may meet: those of all bounded queues, and that of its provider.
+    Commands meet none, so that a full node obeys them."""
+    if is_command:
+        return ()
+    return tuple(name for name in totals if name.startswith(QUEUE) or name == provider_bound(provider))
+
+
+def bound_cost(bounds: Iterable[str], queue: str | None) -> dict[str, int]:
+    """What a task of this queue takes of the bounds of its kind."""
+    return {name: UNIT for name in bounds if name == queue_bound(queue or "") or name.startswith(PROVIDER)}
 
 
 @lru_cache(maxsize=4096)

@@ -60,7 +60,7 @@ class HintSender:
         kind, queue, requirements = group
         if not self._admission.serves(kind, queue):
             return 0
-        taken = min(max(self._admission.expected(kind, requirements) - expected, 0), count)
+        taken = min(max(self._admission.expected(kind, requirements, queue) - expected, 0), count)
         if taken:
             self._expected[group] += taken
         return taken

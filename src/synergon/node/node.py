@@ -32,6 +32,7 @@ from synergon.node.callbacks.event_feed import Subscriber
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.callbacks.idle_hooks import IdleHooks
 from synergon.node.capacity.acceptance import Acceptance, acceptance_polls
+from synergon.node.capacity.bounds import bound_totals
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import Reservation
 from synergon.node.claims.admission import Admission
@@ -112,7 +113,8 @@ class Node:
         self._callbacks = Callbacks(logger)
         self.hooks = Hooks(clock, logger, self._callbacks, subscribers)
         self.completer = Completer(store, clock, logger, self.signals, self.hooks)
-        self._ledger = Ledger(settings.concurrency, settings.child_processes)
+        bounds = bound_totals(settings.queues, self._kinds.values())
+        self._ledger = Ledger(settings.concurrency, settings.child_processes, bounds)
         self._running: dict[int, Attempt] = {}
         self._compose_claims()
         self._compose_attempts()
@@ -125,7 +127,7 @@ class Node:
         """Create the parts that decide what to claim."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
         self.preemption = Preemption(self._kinds, self._ledger, self._running, clock, logger, self.signals)
-        self.permits = SharedPermits(self._kinds, settings.queues, settings.labels, self._ledger)
+        self.permits = SharedPermits(self._kinds, settings.queue_names, settings.labels, self._ledger)
         self.reservation = Reservation(
             self._kinds,
             self._running,
@@ -137,7 +139,7 @@ class Node:
         self._admission = Admission(
             self._kinds,
             self._ledger,
-            settings.queues,
+            settings.queue_names,
             labels=settings.labels,
             reservation=self.reservation,
             preemption=self.preemption,
@@ -411,7 +413,7 @@ class Node:
         """Wait until no live task is left that this node could run. Idle hooks are not called from now on."""
         self.idle_hooks.close()
         await self.idle_hooks.wait_ended()
-        backlog = Backlog(self.store, self._kinds, self._settings.queues, self._admission, self.acceptance)
+        backlog = Backlog(self.store, self._kinds, self._settings.queue_names, self._admission, self.acceptance)
         await backlog.ends(self._clock, self.runner, self.scheduler, self._has_stopped)
         await self.completer.flushed()
 

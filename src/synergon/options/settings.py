@@ -43,7 +43,9 @@ class Settings:
     url: str = "sqlite:///synergon.db"
     name: str = ""
     concurrency: int = 64
-    queues: frozenset[str] | None = None
+    queues: Mapping[str, int | None] | None = None
+    """The queues that the node serves, and how many tasks of each may run there at once (None means no bound); None
+    means every queue."""
     timeout: float | None = DEFAULT_TIMEOUT_SECONDS
     lease: float = 30.0
     sweep: float | None = None
@@ -69,6 +71,11 @@ class Settings:
         """All values. The URL is without passwords."""
         values = {each.name: getattr(self, each.name) for each in fields(self)} | {"url": shown(self.url)}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @property
+    def queue_names(self) -> frozenset[str] | None:
+        """The queues that the node serves; None means every queue."""
+        return None if self.queues is None else frozenset(self.queues)
 
     def changed(self, given: Mapping[str, Any], source: str) -> Settings:
         """A copy with these values, which are checked. UNSET values are ignored."""
@@ -137,7 +144,9 @@ def from_text(name: str, text: str, variable: str) -> Any:
         if not text.isdecimal():
             raise OptionError(f"${variable} must be a whole number, got {text!r}")
         return int(text)
-    if name in ("queues", "labels"):
+    if name == "queues":
+        return queues_of(text.split(","))
+    if name == "labels":
         return [word.strip() for word in text.split(",")]
     if name == "resources":
         return _resources_of(text)
@@ -146,13 +155,37 @@ def from_text(name: str, text: str, variable: str) -> Any:
     return text
 
 
-def _check_queues(value: Any) -> frozenset[str] | None:
+def queues_of(words: Iterable[str]) -> dict[str, int | None]:
+    """Parse queues as in the environment and on the command line: `mail`, or `mail=10` for at most ten at once."""
+    found: dict[str, int | None] = {}
+    for word in words:
+        name, separator, number = (part.strip() for part in word.partition("="))
+        if name in found or (separator and not number.isdecimal()):
+            raise OptionError(f'queues are written like "mail", or "mail=10" for at most ten at once, got {word!r}')
+        found[name] = int(number) if separator else None
+    return found
+
+
+def queue_words(queues: Mapping[str, int | None]) -> list[str]:
+    """The queues as `queues_of` reads them, sorted."""
+    return [name if bound is None else f"{name}={bound}" for name, bound in sorted(queues.items())]
+
+
+def _check_queues(value: Any) -> dict[str, int | None] | None:
     if value is None:
         return None
     names = [] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not names or not all(isinstance(name, str) for name in names):
-        raise OptionError(f"queues must be a list of names, got {value!r}; None serves every queue")
-    return frozenset(check_name(name, "queue") for name in names)
+        raise OptionError(
+            f"queues must be a list of names, or a dict of names and how many may run at once, got {value!r}; "
+            "None serves every queue"
+        )
+    bounds = value if isinstance(value, Mapping) else dict.fromkeys(names)
+    return {check_name(name, "queue"): _check_queue_bound(name, bounds[name]) for name in names}
+
+
+def _check_queue_bound(name: str, value: Any) -> int | None:
+    return None if value is None else _check_at_once(value, f"the bound of queue {name!r}")
 
 
 def _check_at_once(value: Any, what: str) -> int:

@@ -17,7 +17,7 @@ from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, microseconds
-from synergon.options.options import HOOKS, check_hooks, check_limit, check_timeout, reject_unknown
+from synergon.options.options import HOOKS, check_count, check_hooks, check_limit, check_timeout, reject_unknown
 from synergon.options.settings import UNSET
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
@@ -35,7 +35,7 @@ Servers = Mapping[str, int | None] | Iterable[str]
 
 DEFAULT_HEALTH = Health()
 
-PROVIDER_OPTIONS: Final = ("servers", "capacity", "timeout", "health", *HOOKS)
+PROVIDER_OPTIONS: Final = ("servers", "capacity", "slots", "timeout", "health", *HOOKS)
 
 
 class ProviderTask(msgspec.Struct, Generic[Arguments], frozen=True, kw_only=True):
@@ -63,6 +63,7 @@ class Provider:
         *,
         servers: Servers = (),
         capacity: int | None = 1,
+        slots: int | None = None,
         timeout: Duration | None = UNSET,
         health: Health | None = DEFAULT_HEALTH,
         **hooks: Callable[..., Any],
@@ -75,6 +76,8 @@ class Provider:
             raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
         self._capacity = capacity
+        self.slots = None if slots is None else check_count(slots, f"{where}: slots")
+        """How many of its tasks may run at once on each node; None means any number."""
         self._health = health
         self.timeout: float | None = UNSET
         """The timeout in seconds. None means no timeout; UNSET means that of the engine."""

@@ -11,6 +11,7 @@ from synergon.errors import OptionError
 from synergon.model.limits import NewLimit, NewProvider, NewRate
 from synergon.options.addresses import covers
 from synergon.options.durations import microseconds
+from synergon.stores.rules.shared_servers import NamedServer, counted_twice
 from synergon.task import AnyTask
 
 if TYPE_CHECKING:
@@ -38,10 +39,18 @@ class Registry:
         self._add(NewLimit(name=name, value=value))
 
     def add_provider(self, provider: Provider) -> None:
-        """Declare a provider. Raises OptionError if the name is used already."""
+        """Declare a provider; OptionError if it names a server of another one, and no limit covers that server."""
         if provider.name in self.providers:
             raise OptionError(f"two providers are named {provider.name!r}; give one of them another name")
-        self.providers[provider.name] = provider
+        providers = {**self.providers, provider.name: provider}
+        named = (
+            NamedServer(name, server.address, server.capacity)
+            for name, each in providers.items()
+            for server in each.declaration().servers
+        )
+        for twice in counted_twice(named, self._limits):
+            raise OptionError(f"{twice.problem}; {twice.advice}")
+        self.providers = providers
         self.is_declared = False
 
     def add_kind(self, task_type: AnyTask) -> None:

@@ -181,6 +181,10 @@ class Store(Protocol):
     def schema_sql(self) -> str:
         """The SQL script that creates the tables of a new database. Raises `NotAvailable` in a store without tables."""
 
+    def grants_sql(self, role: str, name: str) -> str:
+        """The SQL script that gives the database role `name` the rights of a producer, worker, viewer or operator.
+        Raises `NotAvailable` in a store without roles."""
+
     # ------------------------------------------------------------ insert
 
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:

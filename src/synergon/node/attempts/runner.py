@@ -33,13 +33,20 @@ from synergon.model.outcomes import (
     Succeeded,
 )
 from synergon.model.record import READ_ERRORS
-from synergon.model.requirements import PROCESS, UNREADABLE_REQUIREMENTS, parse_requirements, with_kind_defaults
+from synergon.model.requirements import (
+    PROCESS,
+    UNREADABLE_REQUIREMENTS,
+    bound_cost,
+    parse_requirements,
+    with_kind_defaults,
+)
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, LocalLink, Services, Stop, context_of
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.deadlines import Deadlines, Timeouts
 from synergon.node.attempts.middleware import MiddlewareChain, wrap_child
 from synergon.node.callbacks.hooks import Hooks
+from synergon.node.capacity.bounds import bounds_by_kind
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.claims.ledger import Ledger
 from synergon.node.processes.child_attempts import ChildAttempts
@@ -106,6 +113,7 @@ class Runner:
         self._signals = signals
         self._loop = asyncio.get_running_loop()
         self._ledger = ledger
+        self._bounds = bounds_by_kind(kinds, ledger.totals)
         self._preemption = preemption
         self._deadlines = Deadlines(self._loop, running, completer)
         self._child_attempts = ChildAttempts(
@@ -197,6 +205,8 @@ class Runner:
             self._assign_key(attempt)
         if claim.requirements:
             self._apply_requirements(attempt)
+        if self._bounds:
+            attempt.cost = {**attempt.cost, **bound_cost(self._bounds.get(claim.kind, ()), claim.queue)}
         if claim.overrides is not None:
             try:
                 self._apply(_OVERRIDES.decode(claim.overrides), attempt)

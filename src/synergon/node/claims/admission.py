@@ -9,6 +9,7 @@ import msgspec
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
 from synergon.model.node_status import FreeSlots, KindStatus
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, SLOT, is_suitable
+from synergon.node.capacity.bounds import bounds_by_kind
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node.claims.fairness import Fairness
@@ -45,7 +46,10 @@ class Admission:
         self._most_at_once = most_at_once or ledger.concurrency
         """The maximum number of tasks in one claim request."""
         order = ranks(kinds)
-        self._kind_requests = {kind: _kind_request(task_type, order[kind]) for kind, task_type in kinds.items()}
+        bounds = bounds_by_kind(kinds, ledger.totals)
+        self._kind_requests = {
+            kind: _kind_request(task_type, order[kind], bounds.get(kind, ())) for kind, task_type in kinds.items()
+        }
         self._fairness = Fairness({kind: kind_status(self._kind_requests[kind], kinds[kind]) for kind in kinds}, ledger)
         self._slot_only = frozenset(
             kind
@@ -168,13 +172,13 @@ class Admission:
             free += self._preemption.yielding(kind)[SLOT]
         return FreeSlots(free, None if policy.max_running is None else policy.max_running - ledger.count(kind))
 
-    def expected(self, kind: str, text: str = KIND_DEFAULT) -> int:
-        """How many tasks of this kind and these requirements can start now without preemption. Hints about further
-        tasks go to peers, because free capacity of another node is better than preemption here."""
+    def expected(self, kind: str, text: str = KIND_DEFAULT, queue: str | None = None) -> int:
+        """How many tasks of this kind, queue and requirements can start now without preemption: free capacity on
+        another node is preferred to it."""
         free = self.free_count(kind)
         if kind in self._slot_only and text == KIND_DEFAULT:
             return free
-        requirements = requirements_of(self._kind_requests[kind], text)
+        requirements = requirements_of(self._kind_requests[kind], text, queue)
         if self._kinds[kind].policy.urgent:
             free = min(free, self._ledger.free)
         if requirements == NO_REQUIREMENTS:
@@ -261,8 +265,8 @@ class Admission:
         return self._ledger.release_count
 
 
-def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
-    """The kind request of a kind, with everything that its tasks need besides a slot. Its count is 0."""
+def _kind_request(task_type: AnyTask, rank: int, bounds: tuple[str, ...]) -> KindRequest:
+    """The kind request of a kind, with all that its tasks need besides a slot."""
     return KindRequest(
         kind=task_type.kind,
         count=0,
@@ -274,6 +278,7 @@ def _kind_request(task_type: AnyTask, rank: int) -> KindRequest:
         rank=rank,
         is_urgent=task_type.policy.urgent,
         is_isolable=task_type.is_isolable,
+        bounds=bounds,
     )
 
 

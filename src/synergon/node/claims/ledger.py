@@ -83,7 +83,7 @@ class Ledger(Usage):
         self.concurrency = concurrency
         self.processes = processes
         self.totals = {PROCESS: processes * UNIT, WHOLE_NODE: UNIT, **totals}
-        """The total of each resource, of child processes, and one whole node."""
+        """The total of each resource, of child processes and of bounds, and one whole node."""
         self.promised = Usage()
 
     @property

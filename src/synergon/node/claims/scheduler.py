@@ -295,7 +295,7 @@ class Scheduler:
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Note the kinds that may have ready tasks that do not fit. They become dirty when capacity is free."""
         asked = {kind_request.kind for kind_request in request.kinds}
-        users = {kind_request.kind for kind_request in request.kinds if kind_request.requirements.cost}
+        users = {one.kind for one in request.kinds if one.requirements.cost or one.bounds}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
         self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._short_of_processes(request, taken)
         # The request was sent before these resources were freed or the reservation was dropped.

@@ -15,6 +15,7 @@ from typing import Final
 from synergon.model.claims import Claim
 from synergon.model.node_status import KindStatus
 from synergon.model.nodes import NodeRecord
+from synergon.model.requirements import is_name_of_bound
 from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
@@ -42,6 +43,7 @@ class SharedPermits:
         self._ledger = ledger
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
         """The limits and pools whose permits each kind needs."""
+        self._has_bounds = ledger is not None and any(map(is_name_of_bound, ledger.totals))
         self.is_needed = bool(self._names)
         """Whether any kind of this node needs permits."""
         self._takers: dict[str, set[str]] = {}
@@ -101,15 +103,18 @@ class SharedPermits:
             status = node.state.kind(kind)
             if kind not in self._kinds or runs_more:
                 yield from _published_names(status)
-            elif status.max_running is not None or status.has_can_accept:
-                # This node may be at its own limit of the kind, or may reject its tasks, while other nodes run them.
+            elif status.max_running is not None or status.has_can_accept or self._has_bounds:
+                # This node may be at its own limit of the kind or at a bound, or may reject its tasks, while other
+                # nodes run them.
                 yield from (name for name in _published_names(status) if self._takers.get(name, set()) - {kind})
 
     def _runs_more(self, node: NodeRecord) -> bool:
         """Whether there may be tasks of one kind that the other node can run and this one cannot."""
         state, totals = node.state, {} if self._ledger is None else self._ledger.totals
         serves_more = self._queues is not None and (node.queues is None or not self._queues.issuperset(node.queues))
-        has_more = any(amount > totals.get(name, 0) for name, amount in state.totals.items())
+        has_more = any(
+            amount > totals.get(name, 0) for name, amount in state.totals.items() if not is_name_of_bound(name)
+        )
         return serves_more or has_more or frozenset(state.labels) != self._labels
 
     def contested(self, kinds: Iterable[str]) -> frozenset[str]:

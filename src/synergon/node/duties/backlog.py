@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container
 from typing import Final
 
-from synergon.errors import StoreError
+from synergon.errors import NotConnected, StoreError
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import LIVE, State
 from synergon.node.attempts.runner import Runner
@@ -55,14 +55,14 @@ class Backlog:
             await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
 
     async def is_empty(self) -> bool:
-        """Whether no task is left that this node could run, now or later. False also if the store is unavailable."""
+        """Whether no task is left. False also if the store is unavailable, or closed because the node stops."""
         try:
             remaining = await self._remaining()
             if remaining and not await self._is_any_for_us(remaining):
                 remaining = await self._remaining()  # counted again: another node may have claimed a task meanwhile
                 return all(state is State.READY for _, state in remaining)
             return not remaining
-        except StoreError:
+        except (StoreError, NotConnected):
             return False
 
     async def _remaining(self) -> set[tuple[str, State]]:

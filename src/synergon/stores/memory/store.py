@@ -113,6 +113,10 @@ class MemoryStore(BaseStore):
         """Raises `NotAvailable`: the store has no tables in SQL."""
         raise NotAvailable(f"{self.url} has no tables to make")
 
+    def grants_sql(self, role: str, name: str) -> str:  # noqa: ARG002  there is nothing to grant
+        """Raises `NotAvailable`: the store has no roles."""
+        raise NotAvailable(f"{self.url} has no roles")
+
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         with self._transaction() as (_, now):
             session = self._session

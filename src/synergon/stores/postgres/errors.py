@@ -13,7 +13,7 @@ from typing import Final
 
 import asyncpg
 
-from synergon.errors import DataRejected, SchemaError, StoreError, StoreUnavailable
+from synergon.errors import DataRejected, PermissionDenied, SchemaError, StoreError, StoreUnavailable
 from synergon.stores.contention import Contention, RowHeld
 from synergon.stores.postgres.address import Address
 
@@ -113,7 +113,9 @@ def _rejection(error: Exception, address: Address) -> StoreError:
         case asyncpg.InvalidCatalogNameError():
             return StoreError(f"{address.location}: {error}; create it with CREATE DATABASE, or name another one")
         case asyncpg.InsufficientPrivilegeError():
-            return StoreError(f"{address.location}: {error}; GRANT the role what the guide to PostgreSQL lists")
+            return PermissionDenied(
+                f"{address.location}: {error}; GRANT the role what it needs (`synergon migrate --print-grants`)"
+            )
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return SchemaError(
                 f"the tables in schema {address.schema!r} of {address.location} are missing or too old ({error}); "

@@ -26,6 +26,7 @@ from synergon.stores.base_store import BaseStore
 from synergon.stores.contention import Contention
 from synergon.stores.postgres import (
     candidates,
+    grants,
     leases,
     new_tasks,
     queries,
@@ -98,6 +99,10 @@ class PostgresStore(BaseStore):
     def schema_sql(self) -> str:
         """The SQL script that creates the tables."""
         return schema.whole_sql(self.address)
+
+    def grants_sql(self, role: str, name: str) -> str:
+        """The GRANT statements for a producer, worker, viewer or operator."""
+        return grants.grants(self.address.schema, role, name)
 
     async def _write(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """Run a function in one transaction. Repeats the transaction after a deadlock or a serialization failure."""

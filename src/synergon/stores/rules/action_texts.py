@@ -23,6 +23,7 @@ CANCEL_REQUESTED: Final = "cancel requested"
 
 NO_NODE: Final = "no node of that id"
 DEAD_NODE: Final = "its lease is over"
+NO_PROVIDER: Final = "no provider of that name"
 
 
 class Rejected(Exception):
@@ -109,7 +110,7 @@ def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
 def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
     """The outcome text of a changed pool. Raises `Rejected` if it was not changed."""
     if not done:
-        raise Rejected("no provider of that name")
+        raise Rejected(NO_PROVIDER)
     return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
 
 

@@ -138,7 +138,7 @@ def _without_started(request: ClaimRequest, started: Collection[ReadyTask]) -> C
         return request
     kinds = {kind.kind: kind for kind in request.kinds}
     numbers = Counter(task.kind for task in started)
-    costs = [requirements_of(kinds[task.kind], task.requirements).cost for task in started]
+    costs = [requirements_of(kinds[task.kind], task.requirements, task.queue).cost for task in started]
     free = dict(request.free)
     for cost in costs:
         for name, amount in cost.items():
@@ -197,7 +197,7 @@ def _most_by_node(
         number = 0 if kind is None else min(kind.count, node.slots(kind) + may_reserve(request))
         if kind is None or number <= 0:
             continue
-        requirements = requirements_of(kind, group[2])
+        requirements = requirements_of(kind, group[2], group[1])
         if node.fit(kind, requirements) is Fit.NEVER:
             continue
         share = node.most(kind, requirements)
@@ -235,7 +235,7 @@ def _most_again(
 
 def _may_pass_over(plan: ClaimPlan, kind: KindRequest, group: ReadyGroupName) -> bool:
     """Whether later tasks of the group may be taken although an earlier one gets no server."""
-    return kind.provider is not None and plan.node.fit(kind, requirements_of(kind, group[2])) is Fit.NOW
+    return kind.provider is not None and plan.node.fit(kind, requirements_of(kind, group[2], group[1])) is Fit.NOW
 
 
 async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:

@@ -101,7 +101,7 @@ class ClaimPlan:
         kind_request = self._kinds[task.kind]
         if not self._may_take_more(task):
             return None
-        requirements = requirements_of(kind_request, task.requirements)
+        requirements = requirements_of(kind_request, task.requirements, task.queue)
         fit = self.node.fit(kind_request, requirements, task.id)
         if fit is not Fit.NOW:
             if task.id != self.request.reserved_task:

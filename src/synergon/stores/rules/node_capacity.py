@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
+from msgspec.structs import replace
+
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
     KIND_DEFAULT,
@@ -15,6 +17,8 @@ from synergon.model.requirements import (
     SLOT,
     WHOLE_NODE,
     Requirements,
+    bound_cost,
+    is_name_of_bound,
     is_suitable,
     is_suspect_text,
     parse_requirements,
@@ -33,9 +37,9 @@ class Fit(Enum):
     NOW = auto()
     LATER = auto()
     """The task fits when enough running tasks of the node have ended."""
-    NO_PROCESS = auto()
-    """The task needs a child process, and none is free. No capacity is reserved for that, because every such task needs
-    exactly one."""
+    NO_UNIT = auto()
+    """No child process is free, or the bound on its queue or provider is reached. Every task needs just one, so no
+    capacity is reserved."""
     NEVER = auto()
     """The node lacks a label or has a forbidden one, its total capacity is too small, or it has refused the task."""
 
@@ -67,7 +71,7 @@ class NodeCapacity:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(kind_request.kind)
-        return Fit.NO_PROCESS if PROCESS in short_of else Fit.LATER
+        return Fit.NO_UNIT if any(name == PROCESS or is_name_of_bound(name) for name in short_of) else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
         """How many more tasks of the kind the slots allow. Commands need no slot, and tasks to which others yield may
@@ -148,11 +152,16 @@ def may_reserve(request: ClaimRequest) -> bool:
     return request.patience is not None and request.reserved_task is None
 
 
-def requirements_of(kind_request: KindRequest, text: str) -> Requirements:
-    """The requirements of a task: those in its row, completed by those of its kind."""
-    if not text:
-        return kind_request.requirements
-    return with_kind_defaults(parse_requirements(text), kind_request.requirements, is_isolable=kind_request.is_isolable)
+def requirements_of(kind_request: KindRequest, text: str, queue: str | None = None) -> Requirements:
+    """The requirements of a task: those in its row, completed by those of its kind, and by the bounds on its queue and
+    provider. Without a queue, no bound on queues applies."""
+    requirements = kind_request.requirements
+    if text:
+        requirements = with_kind_defaults(parse_requirements(text), requirements, is_isolable=kind_request.is_isolable)
+    if kind_request.bounds:
+        cost = requirements.cost | bound_cost(kind_request.bounds, queue)
+        return replace(requirements, cost=cost)
+    return requirements
 
 
 def claim_order(

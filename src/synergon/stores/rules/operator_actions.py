@@ -39,6 +39,9 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
             return action_texts.limit_outcome(subject, value, done=done)
         case "set_servers":
             pool = action_texts.servers(action)
+            twice = await servers.counted_twice_in(session, subject, pool)
+            if twice is not None:
+                raise Rejected(f"{twice.problem}; {twice.advice}")
             done = await servers.set_servers(session, subject, pool)
             return action_texts.servers_outcome(subject, pool, done=done)
         case "cancel":

@@ -19,7 +19,7 @@ async def reserve(session: Session, request: ClaimRequest, task: ReadyTask) -> R
     if not await session.ready.reserve(request, task):
         return None
     kind = next(kind for kind in request.kinds if kind.kind == task.kind)
-    return ReservedTask(id=task.id, kind=task.kind, requirements=requirements_of(kind, task.requirements))
+    return ReservedTask(id=task.id, kind=task.kind, requirements=requirements_of(kind, task.requirements, task.queue))
 
 
 async def renew(session: Session, request: ClaimRequest, plan: ClaimPlan) -> ReservedTask | None:

@@ -12,6 +12,7 @@ from synergon.model.outcomes import ErrorRecord
 from synergon.model.record import to_datetime
 from synergon.stores.rules.finish import append_error
 from synergon.stores.rules.follow_ups import apply_follow_ups
+from synergon.stores.rules.shared_servers import CountedTwice, NamedServer, counted_twice
 from synergon.stores.session import Session
 
 
@@ -39,6 +40,20 @@ async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]
     await _replace(session, provider, pool)
     await apply_follow_ups(session)
     return True
+
+
+async def counted_twice_in(session: Session, provider: str, pool: Iterable[NewServer]) -> CountedTwice | None:
+    """A server of this pool that another provider has, too, and that no limit covers. None if the provider is not
+    declared."""
+    if not await session.servers.lock_provider(provider):
+        return None
+    others = [
+        NamedServer(row.provider, row.address, row.capacity)
+        for row in await session.servers.all()
+        if row.provider != provider
+    ]
+    own = (NamedServer(provider, server.address, server.capacity) for server in pool)
+    return next(counted_twice([*others, *own], [limit.name for limit in await session.limits.all()]), None)
 
 
 async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -> None:

@@ -88,6 +88,10 @@ class SqliteStore(BaseStore):
         """The SQL script that creates the tables."""
         return "".join(["BEGIN;\n", *schema.statements(0), "COMMIT;"])
 
+    def grants_sql(self, role: str, name: str) -> str:  # noqa: ARG002  there is nothing to grant
+        """Raises `NotAvailable`: a file has no roles."""
+        raise NotAvailable(f"{self.url} is a file without roles: who may read or write the file may do everything")
+
     def _write(self, work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         if self._writer is None:
             raise NotConnected(f"the store {self.url} is not open")

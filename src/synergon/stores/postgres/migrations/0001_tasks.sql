@@ -177,6 +177,7 @@ CREATE TABLE {schema}.task_limit (
     value    bigint  CHECK (value >= 0),
     every    bigint  CHECK (every > 0),
     burst    bigint  CHECK (burst > 0),
+    locked   boolean, -- never read or set: with the right to update it a role may lock the row, and change nothing
     CHECK ((every IS NULL) = (burst IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
@@ -195,7 +196,8 @@ CREATE TABLE {schema}.provider (
     declared   text   NOT NULL,
     backoff_after bigint CHECK (backoff_after > 0),
     backoff_first bigint NOT NULL CHECK (backoff_first >= 0),
-    backoff_cap   bigint NOT NULL CHECK (backoff_cap >= 0)
+    backoff_cap   bigint NOT NULL CHECK (backoff_cap >= 0),
+    locked        boolean -- as in `task_limit`
 );
 
 CREATE TABLE {schema}.server (
@@ -257,8 +259,11 @@ CREATE TABLE {schema}.audit_log (
 );
 CREATE INDEX audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
--- Rows that exist only to be locked. `keys` is locked by transactions that insert several tasks with keys: two such
--- lists with common keys in different order would deadlock. `key_queues` is locked exclusively by transactions that
--- create a limit of key queues, and shared by transactions that find no such limit.
-CREATE TABLE {schema}.lock_row (name text PRIMARY KEY);
-INSERT INTO {schema}.lock_row VALUES ('keys'), ('key_queues');
+-- Rows that transactions lock. `keys`: a transaction that inserts several tasks with keys, because two lists with common
+-- keys in different order would deadlock. `key_queues`: exclusively a transaction that creates a limit of key queues,
+-- shared a transaction that finds none.
+CREATE TABLE {schema}.lock_row (
+    name   text PRIMARY KEY,
+    locked boolean -- as in `task_limit`
+);
+INSERT INTO {schema}.lock_row (name) VALUES ('keys'), ('key_queues');
