@@ -168,8 +168,7 @@ class App:
 @asynccontextmanager
 async def session_of(place: Place, name: str) -> AsyncIterator[Any]:
     """A connection of the role, for statements of its own."""
-    url = place.url_of(name)
-    connection = await asyncpg.connect(url.partition("?")[0])
+    connection = await PostgresStore(place.url_of(name)).address.hosts.connect(timeout=PATIENCE_SECONDS)
     try:
         yield connection
     finally:
