@@ -34,7 +34,7 @@ from synergon.model.lifecycle import State
 from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
 from synergon.model.operator_actions import NewAction
 from synergon.model.outcomes import FencedOutcome, KeyAssigned, Retrying, Succeeded, Verdict
-from synergon.model.requirements import parse_requirements
+from synergon.model.requirements import PROCESS, UNIT, parse_requirements
 from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
 
@@ -102,8 +102,9 @@ async def test_every_outcome_frees_its_permit_for_the_claim(store: Store, sort: 
     relay = await Relay.begin(store, SORTS[sort], number=2)
     server = ("gpu", relay.claim.server) if relay.claim.server is not None else None
     outcome = settlement_of(relay.claim, OUTCOMES[name], server=server, slot=relay.claim.slot)
-    (verdict,), claims = await store.exchange([outcome], relay.request())
-    returns = name in ("handed back", "crashed", "retrying at once")
+    processes = {PROCESS: 9 * UNIT}  # which a task that has crashed needs
+    (verdict,), claims = await store.exchange([outcome], relay.request(totals=processes, free=processes))
+    returns = name in ("handed back", "retrying at once") or (name == "crashed" and relay.kind.kind == "keyed")
     assert [claim.id for claim in claims] == (relay.ids[:1] if returns else relay.ids[1:]), "it is the first again"
     assert verdict.kind == relay.kind.kind
     assert verdict.state is {

@@ -25,6 +25,7 @@ from synergon.model.lifecycle import Reason
 from synergon.model.limits import NewLimit, NewProvider, NewServer, ServerRecord
 from synergon.model.outcomes import Failed, HandedBack, Outcome, Retrying, Succeeded
 from synergon.model.record import from_datetime
+from synergon.model.requirements import PROCESS, UNIT
 from synergon.stores.base import Store
 
 ROOM = KindRequest(kind="work", count=1000, provider="gpu")
@@ -301,7 +302,8 @@ async def test_a_dead_node_s_places_on_servers_come_back_when_it_is_reaped(store
     await store.unregister("lost")
     assert await worker.claim_rooms(ROOM) == []
     await store.reap([], 10)
-    assert len(await worker.claim_rooms(ROOM)) == 2
+    processes = {PROCESS: 9 * UNIT}  # which suspects need
+    assert len(await worker.claim_rooms(ROOM, totals=processes, free=processes)) == 2
 
 
 # ---------------------------------------------------------------- health

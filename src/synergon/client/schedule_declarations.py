@@ -87,12 +87,12 @@ def new_task(call: Any, where: str) -> NewTask:
     for option in ("delay", "run_at", "conn"):
         if getattr(placement, option) is not None:
             raise OptionError(f"{where}: the call has the option {option!r}; the schedule decides when it runs")
-    if placement.on_conflict != "return":
+    task = call.to_new_task()
+    if task.on_conflict != "return":
         raise OptionError(
-            f"{where}: the call has on_conflict={placement.on_conflict!r}; an occurrence is skipped "
+            f"{where}: the call has on_conflict={task.on_conflict!r}; an occurrence is skipped "
             'if its key is taken, which is on_conflict="return"'
         )
-    task = call.to_new_task()
     if not is_storable(task.limit_key or ""):
         raise OptionError(f"{where}: the key {task.limit_key!r} of limit_by cannot be stored")
     return task
