@@ -109,6 +109,7 @@ OF_LIMITS: Final = {
 }
 RIVALS: Final = [name for name, system in SYSTEMS.items() if name != "synergon" and system.version() is not None]
 """Only `make bench` installs them."""
+RATIOS_TO_PGQUEUER: Final = {"ratio.bulk_enqueue_to_pgqueuer"}
 EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"{store}.schedule_lateness.{which}" for store in ("sqlite", "pg_synergon") for which in ("p50", "p99")),
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
@@ -118,10 +119,13 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
     *(f"pg_{name}.settled_after_last_body" for name in ("synergon", *RIVALS) if SYSTEMS[name].is_over),
     *(f"ratio.drain_to_{rival}" for rival in RIVALS),
+    *(name for name in RATIOS_TO_PGQUEUER if "pgqueuer" in RIVALS),
     *(f"{store}.{what}" for store in ("limits", "pg_limits") for what in OF_LIMITS),
     *(f"memory.{what}" for what in OF_SERVERS),
     "hints.idle_start.p50",
     "hints.idle_start.p99",
+    "hints.idle_start_by_a_resting_loop.p50",
+    "hints.idle_start_by_a_resting_loop.p99",
     "ratio.drain_to_huey",
     "ratio.bulk_enqueue_to_huey",
     "ratio.drain_to_bare_sqlite_in_hundreds",
@@ -145,7 +149,8 @@ def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind
     assert report.failed == []
     assert any("synced" in check.what for check in report.checks)
     assert set(report.figures) == EXPECTED
-    assert set(BARS) - EXPECTED <= {f"ratio.drain_to_{rival}" for rival in missing}
+    ratios = {f"ratio.drain_to_{rival}" for rival in missing} | (RATIOS_TO_PGQUEUER if "pgqueuer" in missing else set())
+    assert set(BARS) - EXPECTED <= ratios
     assert list(folder.iterdir()) == []
 
     report.write(folder / "results.json")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 from tests.node.bad_rows import BadRows, Cell, Database, PostgresDatabase, Row, SqliteDatabase
 from tests.postgres_server import store_url
 from tests.stores.actions import HOUR, new_node
@@ -108,7 +109,7 @@ async def database(url: str) -> AsyncIterator[Database]:
         await engine.store.prune(Cutoffs(succeeded=0), 1)
         await app.work.with_options(tags=["x"], meta={"y": 1}).enqueue(8)
         await app.keyed.enqueue_many([("carol",), ("carol",)])
-        await engine.store.register(new_node("sample", HOUR))
+        await engine.store.register(replace(new_node("sample", HOUR), kinds=("of no task",)))
     is_file = url.startswith("sqlite")
     opened: Database = SqliteDatabase(Path(url.removeprefix("sqlite:///"))) if is_file else PostgresDatabase()
     with closing(opened):

@@ -221,8 +221,8 @@ class TaskRows(Protocol):
     ) -> None:
         """Subtract attempts from a running task, add crashes, and replace its list of errors."""
 
-    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
-        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        """Set how many owners of a running task have died."""
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
@@ -113,11 +111,9 @@ class TaskRows:
         if errors is not None:
             row.errors = tuple(errors)
 
-    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
-        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
-        row = self._session.tables.rows[task_id]
-        row.owner_deaths = owner_deaths
-        row.task = replace(row.task, requirements=requirements)
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        """Set how many owners of a running task have died."""
+        self._session.tables.rows[task_id].owner_deaths = owner_deaths
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""

@@ -14,8 +14,8 @@ from synergon.stores.rows import NodeCount, QueueRow, TaskCount
 from synergon.stores.typed_rows import read_rows
 from synergon.stores.unreadable import UnreadableRows
 
-AFTER_ALL: Final = 2**63 - 1
-"""No task has a greater id."""
+LAST_ID: Final = 2**63 - 1
+"""The greatest id that a task can have."""
 
 
 async def list_tasks(connection: Any, sql: Mapping[str, str], query: TaskQuery, unreadable: UnreadableRows) -> TaskPage:
@@ -58,7 +58,10 @@ def page_of(table: str, query: TaskQuery, states: frozenset[State] | None) -> tu
         values.append(value)
         conditions.append(condition.format(f"${len(values)}"))
 
-    where("id < {}", query.before if query.before is not None else AFTER_ALL)
+    if query.before is not None:
+        where("id < {}", query.before)
+    else:
+        where("id <= {}", LAST_ID)  # a range of the primary key, which the planner then reads backwards
     if states is not None:
         where("state = ANY ({})", sorted(states))
         if State.SUCCEEDED not in states and states <= FINAL:

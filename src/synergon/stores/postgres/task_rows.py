@@ -102,9 +102,9 @@ class TaskRows:
         """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         await self._transaction.run("charge", task_id, _json(errors), attempts, crashes)
 
-    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
-        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
-        await self._transaction.run("suspect", task_id, owner_deaths, requirements)
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        """Set how many owners of a running task have died."""
+        await self._transaction.run("set_owner_deaths", task_id, owner_deaths)
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""

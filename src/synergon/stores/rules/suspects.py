@@ -20,7 +20,8 @@ from synergon.stores.session import Session
 async def note_owner_death(session: Session, task: LiveTask) -> int:
     """Make a running task whose node has died a suspect. Returns how many of its owners have died in a row."""
     owner_deaths = min(task.owner_deaths, OWNER_DEATH_LIMIT) + 1  # a damaged row may have any number
-    await session.tasks.suspect(task.id, owner_deaths, suspect_text(task.requirements, is_suspect=True))
+    await session.tasks.set_owner_deaths(task.id, owner_deaths)
+    await _mark(session, task, is_suspect=True)
     return owner_deaths
 
 
@@ -29,6 +30,13 @@ async def note_outcome(session: Session, task: LiveTask, outcome: Outcome) -> No
     if not isinstance(outcome, Retrying | Snoozed | Crashed):
         return
     has_crashed = isinstance(outcome, Crashed) or task.crashes > 0
-    text = suspect_text(task.requirements, is_suspect=has_crashed)
-    if task.owner_deaths or text != task.requirements:
-        await session.tasks.suspect(task.id, 0, text)
+    if task.owner_deaths:
+        await session.tasks.set_owner_deaths(task.id, 0)
+    await _mark(session, task, is_suspect=has_crashed)
+
+
+async def _mark(session: Session, task: LiveTask, *, is_suspect: bool) -> None:
+    """Change the mark. A text that stays as it is is not written: it may be damaged, and is to be found so."""
+    text = suspect_text(task.requirements, is_suspect=is_suspect)
+    if text != task.requirements:
+        await session.tasks.set_requirements(task.id, text)

@@ -120,9 +120,9 @@ class TaskRows:
         """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         self._transaction.run("charge", attempts, crashes, None if errors is None else _encode(errors), task_id)
 
-    async def suspect(self, task_id: int, owner_deaths: int, requirements: str) -> None:
-        """Set how many owners of a running task have died, and its requirements, which say whether it is a suspect."""
-        self._transaction.run("suspect", owner_deaths, requirements, task_id)
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        """Set how many owners of a running task have died."""
+        self._transaction.run("set_owner_deaths", owner_deaths, task_id)
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
         """Replace the list of errors of a live task."""

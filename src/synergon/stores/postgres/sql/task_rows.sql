@@ -49,8 +49,8 @@ UPDATE {schema}.task
 SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = least(crashes, 2147483646) + $4
 WHERE id = $1 AND state || '' = 'running'
 
--- name: suspect
-UPDATE {schema}.task SET owner_deaths = $2, requirements = $3 WHERE id = $1 AND state || '' = 'running'
+-- name: set_owner_deaths
+UPDATE {schema}.task SET owner_deaths = $2 WHERE id = $1 AND state || '' = 'running'
 
 -- name: set_errors
 UPDATE {schema}.task SET errors = $2 WHERE id = $1

@@ -51,8 +51,8 @@ UPDATE synergon_task
 SET attempts = max(attempts - ?, 0), crashes = min(crashes, 2147483646) + ?, errors = coalesce(?, errors)
 WHERE id = ? AND state = 'running'
 
--- name: suspect
-UPDATE synergon_task SET owner_deaths = ?, requirements = ? WHERE id = ? AND state = 'running'
+-- name: set_owner_deaths
+UPDATE synergon_task SET owner_deaths = ? WHERE id = ? AND state = 'running'
 
 -- name: set_errors
 UPDATE synergon_task SET errors = ? WHERE id = ?
