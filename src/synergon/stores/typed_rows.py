@@ -287,7 +287,7 @@ def _read_carefully(
             values[field.name] = _decode(row_type, field, stored)
         except Exception as error:  # noqa: BLE001  a decoder, a recursion limit, an overflow
             problems[column] = str(error) or type(error).__name__
-            is_replaceable, values[field.name] = _replacement(field, stored)
+            is_replaceable, values[field.name] = _replacement(row_type, field, stored)
             is_complete &= is_replaceable
     if unreadable is not None:
         for column, problem in problems.items():
@@ -306,9 +306,9 @@ def _decode(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo, st
     return stored if decode is None else decode(stored)
 
 
-def _replacement(field: msgspec.structs.FieldInfo, stored: Any) -> tuple[bool, Any]:
+def _replacement(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo, stored: Any) -> tuple[bool, Any]:
     """Whether there is a replacement for an unreadable value, and the replacement."""
-    if field.name in _RECORD_REPLACEMENTS:
+    if issubclass(row_type, Record) and field.name in _RECORD_REPLACEMENTS:
         return True, _RECORD_REPLACEMENTS[field.name]
     if field.type in _REPLACEMENTS:
         return True, _REPLACEMENTS[field.type]
