@@ -13,6 +13,7 @@ from synergon.errors import OptionError, PayloadError
 from synergon.model.outcomes import Progress
 from synergon.model.record import storable, to_datetime
 from synergon.model.tasks import NewTask
+from synergon.options.durations import Duration, seconds
 from synergon.providers.server import Server
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class AttemptLink(Protocol):
 
     def report(self, progress: Progress) -> None:
         """Pass progress to the node. Safe from any thread."""
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Move the deadline of the attempt. Safe from any thread."""
 
     async def still_owned(self) -> bool:
         """Whether the claim is still current in the store, and the attempt may go on."""
@@ -134,6 +138,11 @@ class Context:
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise OptionError(f"progress must be a number from 0 to 1, got {fraction!r}")
         self._link.report(Progress(fraction=float(fraction), message=storable(str(message))))
+
+    def extend_timeout(self, duration: Duration) -> None:
+        """Give this attempt more time: its deadline moves by `duration`. Extensions add up; after the deadline they
+        have no effect."""
+        self._link.extend_timeout(seconds(duration, "extend_timeout", positive=True))
 
     def enqueue(self, *calls: Call[Any]) -> Queued:
         """Enqueue children. They are stored only together with this task's success."""

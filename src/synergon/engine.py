@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
+from synergon.client import bulk
 from synergon.client.announcer import Announcer
 from synergon.client.call_lists import listed_calls
 from synergon.client.connection import Connection
@@ -20,7 +21,7 @@ from synergon.client.cooperative import made_in_chunks
 from synergon.client.enqueuer import Enqueuer
 from synergon.client.events import Events, check_subscriber
 from synergon.client.must_await import must_await
-from synergon.client.operations import Operations
+from synergon.client.operations import Operations, check_due, check_why, query_of
 from synergon.client.ports import Ports
 from synergon.client.results import Results
 from synergon.client.schedule_declarations import ScheduleDeclarations
@@ -35,12 +36,13 @@ from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
 from synergon.model.printable import printing
+from synergon.model.task_records import BulkFilters
 from synergon.options import settings as engine_settings
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, seconds
 from synergon.options.idle_hook import IdleHook, WhenIdle, registrar
 from synergon.options.middleware_checks import Middleware, check_middleware
-from synergon.options.options import check_limit, check_limit_name
+from synergon.options.options import check_limit, check_limit_name, check_priority, reject_unknown
 from synergon.options.pipelines import reject_circle, reject_unknown_upstream
 from synergon.options.settings import UNSET, Settings
 from synergon.options.sizes import Size
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from synergon.model.operator_actions import AuditRecord
     from synergon.model.schedules import FiredTask, NewSchedule
     from synergon.model.task_records import QueueRecord, TaskFilters, TaskPage, TaskRecord
+    from synergon.model.tasks import Moved
     from synergon.node.callbacks.event_feed import Subscriber
     from synergon.node.node import Node
     from synergon.peering.asgi_app import PeerApp
@@ -66,6 +69,11 @@ if TYPE_CHECKING:
     from synergon.peering.transport import Transport
     from synergon.stores.base import Store
     from synergon.worker import Worker
+
+KEEP_ALL: Final = Retention(succeeded=None, failed=None, cancelled=None)
+
+OnProgress = Callable[[int], object]
+"""What bulk operations call after each transaction, with the number of tasks visited so far."""
 
 Around = TypeVar("Around", bound=Middleware)
 Listener = TypeVar("Listener", bound="Subscriber")
@@ -158,6 +166,7 @@ class Engine(ScheduleDeclarations):
             self.connection, self.announcer, self.registry, self.unrunnable_warning, self.sync_bridge
         )
         self.operations = Operations(self.connection, self.announcer)
+        self.bulk = bulk.Bulk(self.connection, self.announcer)
         self.control = Control(self.connection, self.announcer, self.operations)
         self.results = Results(self.connection, self.kinds)
         self._events = Events(self.connection, self.logger)
@@ -559,6 +568,132 @@ class Engine(ScheduleDeclarations):
         """Change the priority of a live task that is not running and not a command. Raises IllegalMove for any other
         task."""
         await self.operations.set_priority(task_id, priority)
+
+    async def extend_timeout(self, task_id: int, duration: Duration) -> None:
+        """Give the running attempt of a task more time, on whatever node: its deadline moves by `duration`. Extensions
+        add up. IllegalMove if the task does not run."""
+        await self.operations.extend_timeout(task_id, duration)
+
+    def extend_timeout_sync(self, task_id: int, duration: Duration) -> None:
+        """`extend_timeout` for code without an event loop."""
+        self.sync_bridge.call(lambda: self.extend_timeout(task_id, duration))
+
+    async def update_meta(self, task_id: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the metadata of a task, live or final: each name gets its new value, None removes it, and other names
+        remain. Returns all of it. A running attempt keeps what it began with."""
+        return await self.operations.update_meta(task_id, values)
+
+    def update_meta_sync(self, task_id: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`update_meta` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.update_meta(task_id, values))
+
+    async def prune(
+        self,
+        *,
+        succeeded: Duration | None = None,
+        failed: Duration | None = None,
+        cancelled: Duration | None = None,
+    ) -> int:
+        """Delete ended tasks that are older than the age of their state, now. States without an age are kept; without
+        any age, the engine's `retention` holds. Returns how many tasks were deleted."""
+        given = Retention(succeeded=succeeded, failed=failed, cancelled=cancelled)
+        return await self.operations.prune(self.settings.retention if given == KEEP_ALL else given)
+
+    def prune_sync(
+        self,
+        *,
+        succeeded: Duration | None = None,
+        failed: Duration | None = None,
+        cancelled: Duration | None = None,
+    ) -> int:
+        """`prune` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.prune(succeeded=succeeded, failed=failed, cancelled=cancelled))
+
+    # ------------------------------------------------------------ changing all tasks that match
+
+    async def cancel_all(
+        self, why: str | None = None, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]
+    ) -> int:
+        """Cancel all tasks that match these filters of `tasks`; live ones, unless `state` is given.
+
+        As for all bulk operations: transactions of at most 500 tasks, one after the other, after each of which
+        `on_progress` is called with the number of tasks visited so far; one entry in the audit; returns how many tasks
+        were changed. Tasks that are enqueued meanwhile are not visited.
+        """
+        return await self._apply_to_all(bulk.cancel(check_why(why)), filters, on_progress)
+
+    async def retry_all(self, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]) -> int:
+        """Retry all tasks that match; failed ones, unless `state` is given. A task whose key a live task holds is left
+        alone."""
+        return await self._apply_to_all(bulk.retry(), filters, on_progress)
+
+    async def delete_all(self, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]) -> int:
+        """Delete all tasks that match; ended ones, unless `state` is given."""
+        return await self._apply_to_all(bulk.delete(), filters, on_progress)
+
+    async def reschedule_all(
+        self,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        on_progress: OnProgress | None = None,
+        **filters: Unpack[BulkFilters],
+    ) -> int:
+        """Change when all scheduled and ready tasks that match are due."""
+        return await self._apply_to_all(bulk.reschedule(*check_due(delay, run_at)), filters, on_progress)
+
+    async def set_priority_all(
+        self, priority: int, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]
+    ) -> int:
+        """Change the priority of all tasks that match and have not started."""
+        return await self._apply_to_all(bulk.set_priority(check_priority(priority)), filters, on_progress)
+
+    async def _apply_to_all(
+        self, operation: bulk.BulkOperation, filters: BulkFilters, on_progress: OnProgress | None
+    ) -> int:
+        reject_unknown(filters, BulkFilters.__annotations__, f"{operation.verb}()")
+        visited = 0
+
+        def count(moves: Sequence[Moved]) -> None:
+            nonlocal visited
+            visited += len(moves)
+            if on_progress is not None:
+                on_progress(visited)
+
+        return await self.bulk.apply(operation, query_of(filters), count)
+
+    def cancel_all_sync(
+        self, why: str | None = None, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]
+    ) -> int:
+        """`cancel_all` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.cancel_all(why, on_progress=on_progress, **filters))
+
+    def retry_all_sync(self, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]) -> int:
+        """`retry_all` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.retry_all(on_progress=on_progress, **filters))
+
+    def delete_all_sync(self, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]) -> int:
+        """`delete_all` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.delete_all(on_progress=on_progress, **filters))
+
+    def reschedule_all_sync(
+        self,
+        *,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        on_progress: OnProgress | None = None,
+        **filters: Unpack[BulkFilters],
+    ) -> int:
+        """`reschedule_all` for code without an event loop."""
+        return self.sync_bridge.call(
+            lambda: self.reschedule_all(delay=delay, run_at=run_at, on_progress=on_progress, **filters)
+        )
+
+    def set_priority_all_sync(
+        self, priority: int, *, on_progress: OnProgress | None = None, **filters: Unpack[BulkFilters]
+    ) -> int:
+        """`set_priority_all` for code without an event loop."""
+        return self.sync_bridge.call(lambda: self.set_priority_all(priority, on_progress=on_progress, **filters))
 
     # ------------------------------------------------------------ operator actions
 

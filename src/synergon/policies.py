@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from synergon.errors import OptionError
 from synergon.model.requirements import UNIT
-from synergon.options.durations import LONGEST_SECONDS, Duration, seconds
+from synergon.model.tasks import Cutoffs
+from synergon.options.durations import LONGEST_SECONDS, Duration, microseconds, seconds
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
@@ -208,3 +209,17 @@ class Retention:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, seconds(value, f"Retention {name}"))
+
+
+def cutoffs_of(retention: Retention, *, audit_seconds: float | None = None) -> Cutoffs:
+    """The ages after which a store prunes."""
+    return Cutoffs(
+        succeeded=_age(retention.succeeded),
+        failed=_age(retention.failed),
+        cancelled=_age(retention.cancelled),
+        audit=_age(audit_seconds),
+    )
+
+
+def _age(retained: Duration | None) -> int | None:
+    return None if retained is None else microseconds(seconds(retained, "retention"))

@@ -184,11 +184,11 @@ def test_all_matching_tasks_are_processed_over_many_pages(shell: Shell) -> None:
     shell.enqueue("greet", number=1200, name="Bob")
     shell.enqueue("hold")
     cancelled = shell.run("tasks", "cancel", "--all", "--kind", "greet", "--app", "app")
-    assert (cancelled.code, cancelled.out) == (0, "cancelled 1201 tasks\n")
-    retried = shell.run("tasks", "retry", "--all", "--app", "app")
-    assert retried.out == "retried 1 task\n", "without --state it is the failed ones"
+    assert (cancelled.code, cancelled.out) == (0, "1201 tasks match\ncancelled: 1201 tasks\n")
+    retried = shell.run("tasks", "retry", "--all", "--yes", "--app", "app")
+    assert retried.out == "1 task matches\nretried: 1 task\n", "without --state it is the failed ones"
     retried = shell.run("tasks", "retry", "--all", "--state", "cancelled", "--kind", "greet", "--app", "app")
-    assert (retried.code, retried.out) == (0, "retried 1201 tasks\n")
+    assert (retried.code, retried.out) == (0, "1201 tasks match\nretried: 1201 tasks\n")
     assert shell.counts() == {State.READY: 1203, State.SUCCEEDED: 1, State.CANCELLED: 1}
 
 
@@ -197,8 +197,8 @@ def test_a_live_task_with_the_key_blocks_a_retry(shell: Shell) -> None:
         (holder,) = engine.enqueue_sync([engine.call("send", to="x").with_options(key="welcome-42")])
     one = shell.run("tasks", "retry", str(FAILED), "--app", "app")
     assert (one.code, one.err) == (1, f"error: task 2 cannot be retried: task {holder.id} is live and holds its key\n")
-    every = shell.run("tasks", "retry", "--all", "--app", "app")
-    assert (every.code, every.out) == (1, "retried 0 tasks\n")
+    every = shell.run("tasks", "retry", "--all", "--kind", "send", "--app", "app")
+    assert (every.code, every.out) == (1, "1 task matches\nretried: 0 tasks\n")
     assert every.err == "error: 1 task cannot be retried: live tasks hold their keys\n"
 
 
@@ -219,3 +219,53 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     resumed = shell.run("queues", "resume", "mail", "mial", "--app", "app")
     assert (resumed.code, resumed.out) == (1, "queue mail is resumed\n")
     assert resumed.err == "error: there is no queue 'mial'; did you mean 'mail'?\n"
+
+
+def test_prune_deletes_ended_tasks_by_age(shell: Shell) -> None:
+    assert shell.run("prune", "--app", "app").out == "0 tasks deleted\n"
+    assert shell.run("prune", "--failed", "0", "--app", "app").out == "1 task deleted\n"
+    assert shell.run("prune", "--succeeded", "0", "--cancelled", "0", "--app", "app", "--json").document == {
+        "deleted": 2
+    }
+    assert [line["id"] for line in shell.run("tasks", "list", "--app", "app", "--json").lines] == [LATER]
+    wrong = shell.run("prune", "--failed", "long", "--app", "app")
+    assert wrong.code == 2
+    assert "failed must be seconds or a duration" in wrong.err
+
+
+def test_all_needs_a_filter_or_yes_and_can_be_tried_first(shell: Shell) -> None:
+    for verb in (["cancel"], ["retry"], ["delete"], ["priority", "--to", "1"], ["reschedule", "--delay", "0"]):
+        refused = shell.run("tasks", *verb, "--all", "--app", "app")
+        assert refused.code == 2
+        assert "--all needs a filter (--kind, --state, ...), or --yes for all tasks" in refused.err
+    tried = shell.run("tasks", "delete", "--all", "--dry-run", "--app", "app")
+    assert tried.out == "3 tasks match; nothing was changed\n"
+    tried = shell.run("tasks", "delete", "--all", "--tag", "onboarding", "--dry-run", "--json", "--app", "app")
+    assert tried.document == {"matching": 1}
+    assert sum(shell.counts().values()) == 4
+    assert shell.run("audit", "--json", "--app", "app").lines[0]["verb"] == "cancel"
+
+
+def test_tasks_are_rescheduled_and_reprioritized_by_filter_and_by_id(shell: Shell) -> None:
+    moved = shell.run("tasks", "reschedule", "--all", "--title", "hi", "--delay", "0", "--app", "app")
+    assert (moved.code, moved.out) == (0, "1 task matches\nrescheduled: 1 task\n")
+    assert shell.run("tasks", "priority", str(LATER), "--to", "7", "--app", "app").code == 0
+    shown = shell.run("tasks", "show", str(LATER), "--json", "--app", "app").document
+    assert (shown["state"], shown["priority"]) == ("ready", 7)
+    assert "give the new priority: --to NUMBER" in shell.run("tasks", "priority", str(LATER), "--app", "app").err
+    wrong = shell.run("tasks", "reschedule", str(LATER), "--run-at", "soon", "--app", "app")
+    assert (wrong.code, "--run-at takes a time like" in wrong.err) == (2, True)
+
+
+def test_retries_and_deletions_are_in_the_audit_one_by_one_or_as_one(shell: Shell) -> None:
+    shell.run("tasks", "retry", "2", "3", "--app", "app")
+    shell.run("tasks", "delete", "1", "--app", "app")
+    shell.run("tasks", "cancel", "--all", "--kind", "greet", "--why", "enough", "--app", "app")
+    entries = shell.run("audit", "--json", "--app", "app").lines[:4]
+    assert [(entry["verb"], entry["subject"], entry["outcome"]) for entry in entries] == [
+        ("cancel_all", "state=ready,running,scheduled,waiting kind=greet", "1 task cancelled"),
+        ("delete", "1", "deleted"),
+        ("retry", "3", "rejected: the task is scheduled"),
+        ("retry", "2", "retried"),
+    ]
+    assert entries[0]["value"] == {"why": "enough"}

@@ -61,8 +61,8 @@ def test_version_and_help_are_printed(shell: Shell) -> None:
         ),
         ("tasks list --url memory://", "the command line cannot use memory://"),
         ("tasks retry --app app", "give the ids of tasks, or --all with filters"),
-        ("tasks retry 1 --kind send --app app", "filters need --all"),
-        ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; --state takes"),
+        ("tasks retry 1 --kind send --app app", "filters and --dry-run need --all"),
+        ("tasks cancel --all --state failed --app app", "a task that is failed cannot be cancelled; state takes"),
         (
             "limits set license many --app app",
             "VALUE must be a whole number from 0 on, or none for no limit, got 'many'",

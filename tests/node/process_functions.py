@@ -104,6 +104,13 @@ def look_around(ctx: Context, /) -> list[object]:
 
 
 @engine.task
+def ask_for_more_time(ctx: Context, seconds: float) -> str:
+    ctx.extend_timeout(60)
+    time.sleep(seconds)
+    return "in time"
+
+
+@engine.task
 def work_until_told_to_leave(ctx: Context) -> str:
     while ctx.still_owned_sync():
         ctx.progress(0.5)

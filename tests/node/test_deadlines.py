@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from tests.support import PATIENCE_SECONDS
 
 from synergon.node.attempts.attempt import Attempt
@@ -18,6 +19,7 @@ class Body:
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.deadline: float | None = None
+        self.stop = None
 
 
 def body(timeout: float | None) -> Attempt:
@@ -107,3 +109,45 @@ async def test_lengths_of_time_that_nobody_has_any_more_are_forgotten_and_their_
     assert deadlines._queues.keys() == deadlines._timers.keys()
     assert len(deadlines._queues) <= SLACK + 2
     assert running in deadlines._queues[3600]
+
+
+async def test_a_moved_deadline_passes_later_and_delays_no_other() -> None:
+    passed = Passed()
+    loop = asyncio.get_running_loop()
+    deadlines = NotedDeadlines(passed)
+    moved, other, ended = body(0.02), body(0.02), body(0.02)
+    for attempt in (moved, ended, other):
+        deadlines.arm(attempt)
+    at = moved.deadline
+    assert at is not None
+    deadlines.extend(moved, 0.05)
+    deadlines.extend(moved, 0.05)
+    deadlines.extend(ended, 0.05)
+    deadlines.disarm(ended)
+    await passed.until(2)
+    assert passed.attempts == [other, moved]
+    assert loop.time() >= at + 0.099
+    assert moved.timeout == pytest.approx(0.12)
+    assert not deadlines._extended
+    assert ended.deadline is None
+
+
+async def test_one_that_is_armed_again_after_a_move_has_its_longer_time() -> None:
+    deadlines = NotedDeadlines(Passed())
+    attempt = body(60)
+    deadlines.extend(attempt, 40)  # before its function has started
+    assert attempt.deadline is None
+    deadlines.arm(attempt)
+    deadlines.extend(attempt, 100)
+    deadlines.arm(attempt)
+    assert list(deadlines._queues[200]) == [attempt]
+    assert not deadlines._extended
+    deadlines.disarm(attempt)
+
+
+async def test_without_a_timeout_there_is_nothing_to_move() -> None:
+    deadlines = NotedDeadlines(Passed())
+    attempt = body(None)
+    deadlines.arm(attempt)
+    deadlines.extend(attempt, 1)
+    assert (attempt.timeout, attempt.deadline) == (None, None)

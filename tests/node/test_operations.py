@@ -17,6 +17,7 @@ from synergon import (
     Engine,
     IllegalMove,
     OptionError,
+    Retention,
     Retry,
     State,
     SynergonError,
@@ -363,3 +364,55 @@ async def test_a_task_that_is_moved_to_and_fro_while_it_is_due_runs_once(new_eng
                     continue
         await until_state(handles[-1], State.SUCCEEDED)
     assert runs == Counter(range(30))
+
+
+# ---------------------------------------------------------------- update_meta
+
+
+async def test_metadata_is_changed_by_name(new_engine: NewEngine, url: str) -> None:
+    engine = new_engine(url)
+
+    @engine.task
+    async def look(ctx: Context) -> dict[str, object]:
+        return ctx.meta
+
+    async with engine:
+        handle = await look.with_options(meta={"a": 1, "b": 2}, delay=3600).enqueue()
+        changed = {"b": None, "when": datetime(2026, 1, 2, tzinfo=UTC)}
+        assert await engine.update_meta(handle.id, changed) == {"a": 1, "when": "2026-01-02T00:00:00Z"}
+        async with engine.worker():
+            await engine.reschedule(handle.id, delay=0)
+            assert await handle.result(PATIENCE_SECONDS) == {"a": 1, "when": "2026-01-02T00:00:00Z"}
+        await engine.update_meta(handle.id, {"seen": True})
+        assert (await handle.status()).meta["seen"] is True
+        with pytest.raises(TaskNotFound):
+            await engine.update_meta(4711, {})
+        with pytest.raises(OptionError, match="meta must be a dict with text keys"):
+            await engine.update_meta(handle.id, {1: 2})  # type: ignore[dict-item]
+
+
+# ---------------------------------------------------------------- prune
+
+
+async def test_old_tasks_are_pruned_by_state_and_age(
+    new_engine: NewEngine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synergon.client.operations.PRUNED_AT_ONCE", 3)
+    engine = new_engine(url, retention=Retention(succeeded=None, failed=None, cancelled=0))
+
+    @engine.task
+    async def note(number: int) -> None:
+        if number < 0:
+            raise ValueError
+
+    async with engine:
+        async with engine.worker(drain=True):
+            await note.enqueue_many([(number,) for number in range(-1, 7)])
+        late = await note.with_options(delay=3600).enqueue(9)
+        await late.cancel()
+        assert await engine.prune(succeeded="1h") == 0
+        assert await engine.prune(succeeded=0) == 7
+        assert await engine.prune() == 1  # by the retention of the engine
+        assert [record.state for record in await all_tasks(engine)] == [State.FAILED]
+        with pytest.raises(OptionError, match="failed"):
+            await engine.prune(failed="long")

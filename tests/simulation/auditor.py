@@ -39,10 +39,12 @@ MOVES_OF: Final[dict[str, set[tuple[State, State]]]] = {
     "retry": {(state, State.READY) for state in FINAL},
     "reschedule": {(old, new) for old in STILL for new in STILL},
     "set_priority": {(state, state) for state in STILL},
+    "extend_timeout": {(State.RUNNING, State.RUNNING)},
+    "update_meta": {(state, state) for state in State},
 }
 """From where to where each statement may take a task."""
 
-READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "cancel_requests", "now", "report", "secret"}
+READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "requests", "now", "report", "secret"}
 LEASING: Final = {"register", "renew", "unregister", "pause", "resume"}
 """These touch no task."""
 

@@ -155,6 +155,9 @@ class SilentLink(AttemptLink):
     def report(self, progress: Progress) -> None:
         """Nobody listens."""
 
+    def extend_timeout(self, seconds: float) -> None:
+        """Nobody listens."""
+
     async def still_owned(self) -> bool:
         return True
 

@@ -24,14 +24,14 @@ from tests.stores.actions import (
 )
 
 from synergon.errors import KeyConflict
-from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
+from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, KindRequest
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import FINAL, State
 from synergon.model.limits import NewLimit, NewProvider, NewRate, NewServer
 from synergon.model.operator_actions import NewAction
 from synergon.model.outcomes import FencedOutcome, Progress, Refused, Report, Succeeded
 from synergon.model.schedules import NewSchedule
-from synergon.model.tasks import Cutoffs, NewTask, Reprioritizing, Rescheduling
+from synergon.model.tasks import Cutoffs, Extension, MetaChange, NewTask, Reprioritizing, Rescheduling
 from synergon.stores.final_events import NOW
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.claim_limited import claim_limited
@@ -59,7 +59,9 @@ async def do_everything(store: PostgresStore) -> None:
     keeper = await store.keeper()
     assert await keeper.renew(worker.node_id, HOUR)
     await keeper.close()
-    assert await store.cancel_requests(worker.node_id) == [claims[1].id]
+    assert await store.requests(worker.node_id) == [
+        AttemptRequest(id=claims[1].id, cancel_requested=True, extended_by=HOUR)
+    ]
     assert len(await store.reap([worker.node_id], 10)) == 2
     await do_schedules(store)
     await store.unregister("somebody")
@@ -87,7 +89,10 @@ async def do_operations(store: PostgresStore, running: int) -> None:
     task_id = await add(store, key="k")
     await store.reschedule([Rescheduling(id=task_id, delay=HOUR)])
     await store.set_priority([Reprioritizing(id=task_id, priority=1)])
+    assert (await store.extend_timeout([Extension(id=running, extra=HOUR)]))[0].done
+    assert await store.update_meta([MetaChange(id=task_id, values={"a": 1})]) == [{"a": 1}]
     await store.cancel([task_id, running], "why")
+    assert await store.update_meta([MetaChange(id=task_id, values={"b": 2})]) == [{"a": 1, "b": 2}]
     holder = await add(store, key="k")
     assert (await store.retry([task_id]))[0].key_holder == holder
     await store.delete([holder])

@@ -434,7 +434,7 @@ class StoreMachine(RuleBasedStateMachine):
         await self.check_groups()
         for node_id in self.node_ids:
             wanted = {task.id for task in self.model.running_on(node_id) if task.cancel_requested}
-            assert set(await self.store.cancel_requests(node_id)) == wanted
+            assert {request.id for request in await self.store.requests(node_id)} == wanted
 
     def check_tasks(self, records: Sequence[TaskRecord]) -> None:
         expected = [_of_model(self.model.tasks[task_id]) for task_id in sorted(self.model.tasks, reverse=True)]

@@ -23,9 +23,11 @@ from tests.stores.actions import (
     state_of,
 )
 
+from synergon.errors import PayloadError
+from synergon.model.claims import AttemptRequest
 from synergon.model.lifecycle import FINAL, MOVES, State, is_legal
 from synergon.model.record import from_datetime, to_datetime
-from synergon.model.tasks import Moved, NewTask, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import Extension, MetaChange, Moved, NewTask, Reprioritizing, Rescheduling, Woken
 from synergon.policies import CRASH_LIMIT, HIGHEST_PRIORITY, LOWEST_PRIORITY
 from synergon.stores.base import Store
 
@@ -38,6 +40,7 @@ OPERATIONS: dict[str, Operation] = {
     "put off": lambda store, task_id: store.reschedule([Rescheduling(id=task_id, delay=HOUR)]),
     "call": lambda store, task_id: store.reschedule([Rescheduling(id=task_id, delay=0)]),
     "set priority": lambda store, task_id: store.set_priority([Reprioritizing(id=task_id, priority=5)]),
+    "extend": lambda store, task_id: store.extend_timeout([Extension(id=task_id, extra=HOUR)]),
 }
 
 EFFECTS: dict[str, dict[State, State | None]] = {
@@ -47,6 +50,7 @@ EFFECTS: dict[str, dict[State, State | None]] = {
     "put off": {State.SCHEDULED: State.SCHEDULED, State.READY: State.SCHEDULED},
     "call": {State.SCHEDULED: State.READY, State.READY: State.READY},
     "set priority": {State.SCHEDULED: State.SCHEDULED, State.READY: State.READY},
+    "extend": {State.RUNNING: State.RUNNING},
 }
 """The states from which an operation takes effect, and where it leads. From all others it is refused."""
 
@@ -386,3 +390,85 @@ async def test_a_new_priority_does_not_change_when_a_task_expires(store: Store) 
     await store.set_priority([Reprioritizing(id=task_id, priority=1)])
     await pass_time(store, MILLISECOND)
     assert (await store.wake(10)).expired == (task_id,)
+
+
+# ---------------------------------------------------------------- extend_timeout
+
+
+async def test_a_node_learns_how_much_more_time_its_attempts_get(store: Store, worker: Worker) -> None:
+    ids = await add_many(store, 3)
+    await worker.claim()
+    await store.extend_timeout([Extension(id=ids[0], extra=HOUR), Extension(id=ids[0], extra=MILLISECOND)])
+    await store.extend_timeout([Extension(id=ids[1], extra=1)])
+    requests = sorted(await store.requests(worker.node_id), key=lambda request: request.id)
+    assert requests == [
+        AttemptRequest(id=ids[0], extended_by=HOUR + MILLISECOND),
+        AttemptRequest(id=ids[1], extended_by=1),
+    ]
+    assert await store.requests("stranger") == []
+
+
+@pytest.mark.parametrize("outcome", ["retrying", "handed back", "failed"])
+async def test_an_extension_is_for_one_attempt(store: Store, worker: Worker, outcome: str) -> None:
+    task_id = await add(store)
+    claim = await worker.claim_one()
+    await store.extend_timeout([Extension(id=task_id, extra=HOUR)])
+    await worker.finish(claim, OUTCOMES[outcome])
+    if await state_of(store, task_id) in FINAL:
+        await store.retry([task_id])
+    await store.reschedule([Rescheduling(id=task_id, delay=0)])
+    await worker.claim_one()
+    assert await store.requests(worker.node_id) == []
+
+
+async def test_extensions_add_up_to_a_hundred_years_at_most(store: Store, worker: Worker) -> None:
+    task_id = await add(store)
+    await worker.claim_one()
+    longest = 100 * 365 * 24 * HOUR
+    await store.extend_timeout([Extension(id=task_id, extra=longest)] * 3)
+    (request,) = await store.requests(worker.node_id)
+    assert request.extended_by is not None
+    assert longest <= request.extended_by < 2 * longest
+
+
+# ---------------------------------------------------------------- update_meta
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_the_metadata_of_a_task_can_be_changed_in_every_state(store: Store, state: State) -> None:
+    task_id = await add_in_state(store, state)
+    before = await read(store, task_id)
+    changes = [MetaChange(id=task_id, values={"a": 1, "b": {"c": None}}), MetaChange(id=task_id, values={"d": "x"})]
+    assert await store.update_meta(changes) == [{"a": 1, "b": {"c": None}}, {"a": 1, "b": {"c": None}, "d": "x"}]
+    assert await store.update_meta([MetaChange(id=task_id, values={"a": None, "d": "y", "z": None})]) == [
+        {"b": {"c": None}, "d": "y"}
+    ]
+    after = await read(store, task_id)
+    assert after.meta == {"b": {"c": None}, "d": "y"}
+    assert (after.state, after.claim_no, after.payload) == (state, before.claim_no, before.payload)
+
+
+async def test_metadata_survives_the_end_and_a_retry(store: Store, worker: Worker) -> None:
+    task_id = await add(store, meta=b'{"first": 1}')
+    claim = await worker.claim_one()
+    await store.update_meta([MetaChange(id=task_id, values={"second": 2})])
+    await worker.finish(claim, OUTCOMES["failed"])
+    assert (await read(store, task_id)).meta == {"first": 1, "second": 2}
+    await store.retry([task_id])
+    assert (await read(store, task_id)).meta == {"first": 1, "second": 2}
+
+
+async def test_metadata_that_becomes_too_large_changes_nothing(store: Store) -> None:
+    task_id = await add(store)
+    half = "x" * 600_000
+    await store.update_meta([MetaChange(id=task_id, values={"a": half})])
+    with pytest.raises(PayloadError, match="meta has"):
+        await store.update_meta([MetaChange(id=task_id, values={"b": half})])
+    assert list((await read(store, task_id)).meta) == ["a"]
+
+
+async def test_a_task_that_does_not_exist_has_no_metadata(store: Store) -> None:
+    task_id = await add(store)
+    await store.delete([task_id])
+    assert await store.update_meta([MetaChange(id=task_id, values={"a": 1})]) == [None]
+    assert await store.update_meta([]) == []

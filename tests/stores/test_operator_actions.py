@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.stores.actions import HOUR, MILLISECOND, Worker, add, declare_limit, declare_pool, pass_time, state_of
 
-from synergon.model.lifecycle import State
 from synergon.model.operator_actions import AuditRecord, NewAction, Verb
 from synergon.model.record import from_datetime
 from synergon.model.tasks import Cutoffs
@@ -47,6 +46,12 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         ("cancel", str(task_id), "enough"),
         ("cancel", str(task_id), None),
         ("cancel", str(running), None),
+        ("retry", str(running), None),
+        ("retry", str(task_id), None),
+        ("delete", str(running), None),
+        ("delete", str(task_id), None),
+        ("delete", str(task_id), None),
+        ("delete_all", "kind=x", None),
     ]
     outcomes = [(await order(store, *entry)).outcome for entry in orders]
     assert outcomes == [
@@ -60,11 +65,17 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         "cancelled",
         "ended before",
         "cancel requested",
+        "rejected: the task is running",
+        "retried",
+        "rejected: the task is running",
+        "deleted",
+        "rejected: no task of that id",
+        None,
     ]
     assert [given.outcome for given in await store.audit()] == outcomes[::-1]
     assert [(limit.name, limit.value) for limit in await store.limits()] == [("license", None)]
     assert [(one.address, one.capacity) for one in await store.servers()] == [("b", 2), ("https://c.example", None)]
-    assert await state_of(store, task_id) is State.CANCELLED
+    assert await state_of(store, task_id) is None
 
 
 @pytest.mark.parametrize(

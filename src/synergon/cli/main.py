@@ -21,6 +21,7 @@ from synergon.cli import (
     migrate,
     nodes,
     planned_commands,
+    prune,
     queues,
     schedules,
     servers,
@@ -43,6 +44,7 @@ COMMAND_ORDER: Final = (
     "servers",
     "nodes",
     "audit",
+    "prune",
     "doctor",
     "migrate",
     "demo",
@@ -76,6 +78,7 @@ app.add_typer(limits.commands, name="limits", epilog=exit_codes.MEANINGS)
 app.add_typer(servers.commands, name="servers", epilog=exit_codes.MEANINGS)
 app.add_typer(nodes.commands, name="nodes", epilog=exit_codes.MEANINGS)
 app.command(epilog=exit_codes.MEANINGS)(audit.audit)
+app.command(epilog=exit_codes.MEANINGS)(prune.prune)
 app.command(epilog=exit_codes.MEANINGS)(doctor.doctor)
 app.command(epilog=exit_codes.MEANINGS)(migrate.migrate)
 

@@ -1,10 +1,10 @@
-"""`synergon tasks`: lists, shows, explains, retries, cancels and deletes tasks."""
+"""`synergon tasks`: lists, shows, explains, retries, cancels, deletes, reschedules and reprioritizes tasks."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 from rich.table import Table
@@ -23,12 +23,15 @@ from synergon.cli.output import (
 )
 from synergon.cli.task_details import print_details
 from synergon.cli.task_explanation import print_explanation
+from synergon.client import bulk
+from synergon.client.operations import check_due, check_why
 from synergon.errors import OptionError
 from synergon.explain.explanation import Explanation
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
+from synergon.options.options import check_priority
 
 LARGEST_ID: Final = 2**63 - 1
 
@@ -45,8 +48,9 @@ TitleOption = Annotated[
     typer.Option("--title", metavar="TEXT", help="Only tasks whose title contains this text, in any case."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All tasks that match the filters, instead of ids.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Allow --all without a filter.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --all: only print how many tasks match.")]
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
-Ids = Annotated[list[int], typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 SomeIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 
 commands = typer.Typer(no_args_is_help=True, help="List, explain, retry, cancel and delete tasks.")
@@ -165,7 +169,7 @@ def explain(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: 
         print_explanation(explanation, now)
 
 
-@commands.command()
+@commands.command("retry")
 def retry(
     ids: SomeIds = None,
     every: AllOption = False,
@@ -174,6 +178,9 @@ def retry(
     queue: QueueOption = None,
     tag: TagOption = None,
     key: KeyOption = None,
+    title: TitleOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     app: AppOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -182,12 +189,19 @@ def retry(
 
     They keep their id, and their budgets are reset. --all selects failed tasks, unless --state is given.
     """
-    operation = task_operations.RETRY
-    query = TaskQuery(states=operation.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _apply(operation, ids or [], query, app, url, every=every, as_json=as_json)
+    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
+    _apply(
+        bulk.retry(),
+        lambda engine, ids: engine.control.retry(ids),
+        ids or [],
+        _Selection(every, filters, yes, dry_run),
+        app,
+        url,
+        as_json=as_json,
+    )
 
 
-@commands.command()
+@commands.command("cancel")
 def cancel(
     ids: SomeIds = None,
     every: AllOption = False,
@@ -196,7 +210,10 @@ def cancel(
     queue: QueueOption = None,
     tag: TagOption = None,
     key: KeyOption = None,
+    title: TitleOption = None,
     why: Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, stored with the task.")] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     app: AppOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -206,39 +223,161 @@ def cancel(
     Waiting tasks are cancelled at once, running ones when their function ends. --all selects all tasks that have not
     ended.
     """
-    operation = task_operations.cancel_operation(why)
-    query = TaskQuery(states=operation.check_states(state or ()), kind=kind, queue=queue, tag=tag, key=key)
-    _apply(operation, ids or [], query, app, url, every=every, as_json=as_json)
+    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
+    _apply(
+        bulk.cancel(check_why(why)),
+        lambda engine, ids: engine.control.cancel(ids, why),
+        ids or [],
+        _Selection(every, filters, yes, dry_run),
+        app,
+        url,
+        as_json=as_json,
+    )
 
 
-@commands.command()
-def delete(ids: Ids, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
-    """Delete tasks and their history; running tasks are rejected."""
-    _apply(task_operations.DELETE, ids, TaskQuery(), app, url, as_json=as_json)
+@commands.command("delete")
+def delete(
+    ids: SomeIds = None,
+    every: AllOption = False,
+    state: StateOption = None,
+    kind: KindOption = None,
+    queue: QueueOption = None,
+    tag: TagOption = None,
+    key: KeyOption = None,
+    title: TitleOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    app: AppOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete tasks and their history; running tasks are rejected.
+
+    --all selects ended tasks, unless --state is given.
+    """
+    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
+    _apply(
+        bulk.delete(),
+        lambda engine, ids: engine.control.delete(ids),
+        ids or [],
+        _Selection(every, filters, yes, dry_run),
+        app,
+        url,
+        as_json=as_json,
+    )
+
+
+@commands.command("reschedule")
+def reschedule(
+    ids: SomeIds = None,
+    every: AllOption = False,
+    state: StateOption = None,
+    kind: KindOption = None,
+    queue: QueueOption = None,
+    tag: TagOption = None,
+    key: KeyOption = None,
+    title: TitleOption = None,
+    delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Due after this time, like 30s or 2h.")] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Due at this time, like 2026-12-24T18:00+01:00.")
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    app: AppOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change when scheduled and ready tasks are due."""
+    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
+    _apply(
+        bulk.reschedule(*check_due(delay, _moment(run_at))),
+        None,
+        ids or [],
+        _Selection(every, filters, yes, dry_run),
+        app,
+        url,
+        as_json=as_json,
+    )
+
+
+@commands.command("priority")
+def set_priority(
+    ids: SomeIds = None,
+    every: AllOption = False,
+    state: StateOption = None,
+    kind: KindOption = None,
+    queue: QueueOption = None,
+    tag: TagOption = None,
+    key: KeyOption = None,
+    title: TitleOption = None,
+    to: Annotated[int | None, typer.Option("--to", metavar="NUMBER", help="The new priority; required.")] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    app: AppOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the priority of tasks that have not started; a higher one runs first."""
+    if to is None:
+        raise OptionError("give the new priority: --to NUMBER")
+    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
+    _apply(
+        bulk.set_priority(check_priority(to)),
+        None,
+        ids or [],
+        _Selection(every, filters, yes, dry_run),
+        app,
+        url,
+        as_json=as_json,
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"--run-at takes a time like 2026-12-24T18:00+01:00, got {text!r}") from None
+
+
+class _Selection(NamedTuple):
+    """What `--all` selects, and how."""
+
+    is_all: bool
+    query: TaskQuery
+    is_confirmed: bool
+    is_dry_run: bool
 
 
 def _apply(
-    operation: task_operations.TaskOperation,
+    operation: bulk.BulkOperation,
+    apply: task_operations.ApplyToIds | None,
     ids: list[int],
-    query: TaskQuery,
+    selection: _Selection,
     app: str | None,
     url: str | None,
     *,
-    every: bool = False,
     as_json: bool,
 ) -> None:
-    if every and ids:
+    if selection.is_all and ids:
         raise OptionError("give ids or --all, not both")
-    if not every and query != TaskQuery():
-        raise OptionError("filters need --all, and no ids")
-    if not every and not ids:
+    if not selection.is_all and (selection.query != TaskQuery() or selection.is_dry_run):
+        raise OptionError("filters and --dry-run need --all, and no ids")
+    if not selection.is_all and not ids:
         raise OptionError("give the ids of tasks, or --all with filters")
+    operation.check_states(selection.query.states)
 
     async def run() -> bool:
         async with connected(app, url) as engine:
-            if every:
-                return await task_operations.apply_to_all(engine, operation, query, as_json=as_json)
-            return await task_operations.apply_to_ids(engine, operation, ids, as_json=as_json)
+            if not selection.is_all:
+                return await task_operations.apply_to_ids(engine, operation, apply, ids, as_json=as_json)
+            return await task_operations.apply_to_all(
+                engine,
+                operation,
+                selection.query,
+                is_confirmed=selection.is_confirmed,
+                is_dry_run=selection.is_dry_run,
+                as_json=as_json,
+            )
 
     if not asyncio.run(run()):
         raise typer.Exit(exit_codes.FAILED)

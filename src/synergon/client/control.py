@@ -6,22 +6,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from synergon.client.operations import check_why
 from synergon.errors import OptionError
 from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Verb
 from synergon.model.process_identity import is_gone
 from synergon.model.record import storable
+from synergon.model.tasks import Moved
 from synergon.options.options import check_any_limit_name, check_limit, check_name
-from synergon.stores.rules.action_texts import DEAD_NODE, NO_PROVIDER, cancelled
+from synergon.stores.rules.action_texts import DEAD_NODE, NO_PROVIDER, cancelled, key_holder_of
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
     from synergon.client.connection import Connection
     from synergon.client.operations import Operations
     from synergon.model.nodes import NodeRecord
-    from synergon.model.tasks import Moved
+    from synergon.model.task_records import TaskRecord
     from synergon.providers.provider import Servers
     from synergon.stores.base import Store
 
@@ -96,6 +97,22 @@ class Control:
             cancelled(action, task_id, record) for action, task_id, record in zip(actions, ids, records, strict=True)
         ]
 
+    async def retry(self, ids: Sequence[int]) -> list[Moved]:
+        """Retry tasks as an operator: the audit has an entry for each. The caller announces the moves."""
+        return await self._act_on_tasks("retry", ids)
+
+    async def delete(self, ids: Sequence[int]) -> list[Moved]:
+        """Delete tasks as an operator: the audit has an entry for each. The caller announces the moves."""
+        return await self._act_on_tasks("delete", ids)
+
+    async def _act_on_tasks(self, verb: Literal["retry", "delete"], ids: Sequence[int]) -> list[Moved]:
+        before = await self._store.get(ids)
+        actions = [
+            await self._store.act(NewAction(verb=verb, subject=str(task_id), who=current_operator())) for task_id in ids
+        ]
+        after = await self._store.get(ids)
+        return [_moved(*entry) for entry in zip(actions, ids, before, after, strict=True)]
+
     async def act_on_node(self, verb: Verb, node_id: str) -> None:
         """Record an operator action for a node. Raises OptionError if the node is not registered, or is dead."""
         if "\0" in str(node_id):
@@ -117,6 +134,20 @@ class Control:
         )
         self._announcer.announce_change()
         return action
+
+
+def _moved(action: AuditRecord, task_id: int, before: TaskRecord | None, after: TaskRecord | None) -> Moved:
+    """The result of a retry or deletion by an operator, from its outcome and the task before and after it."""
+    known = after or before
+    state = None if after is None else after.state
+    return Moved(
+        id=task_id,
+        done=not action.is_rejected,
+        state=state,
+        kind=None if known is None else known.kind,
+        key_holder=key_holder_of(action),
+        group_id=None if known is None or action.verb == "retry" else known.group_id,
+    )
 
 
 def _why_dead(node: NodeRecord) -> tuple[str, str] | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Unpack
+
+import msgspec
 
 from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
 from synergon.model.lifecycle import State
 from synergon.model.record import is_storable, storable
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.task_records import TaskFilters, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
+from synergon.model.tasks import Extension, MetaChange, Moved, Reprioritizing, Rescheduling
 from synergon.options.durations import Duration, microseconds, seconds
-from synergon.options.options import check_moment, check_priority, reject_unknown
+from synergon.options.options import check_meta, check_moment, check_priority, reject_unknown
+from synergon.policies import Retention, cutoffs_of
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 EXPLAIN_TRIES: Final = 3
 """How often an explanation is made at most, if the state of the task changes meanwhile. The last one is returned."""
+
+PRUNED_AT_ONCE: Final = 1000
+"""How many final tasks one transaction deletes at most."""
 
 
 class Operations:
@@ -62,19 +68,14 @@ class Operations:
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
         """One page of the tasks that match, newest first."""
         reject_unknown(filters, TaskFilters.__annotations__, "tasks()")
-        limit = filters.pop("limit", 100)
-        given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-        states, before = _states(given.pop("state", None)), given.pop("before", None)
+        given: dict[str, Any] = dict(filters)
+        limit, before = given.pop("limit", 100), given.pop("before", None)
+        query = query_of(given)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
-        for name, value in given.items():
-            if not isinstance(value, str):
-                raise OptionError(f"{name} must be text, got {value!r}")
-            if value is not None and not is_storable(value):
-                raise OptionError(f"{name} must be text that a database can hold, got {value!r}")
         if before is not None:
             before = check_id(before)
-        return await self._store.list_tasks(TaskQuery(states=states, before=before, limit=limit, **given))
+        return await self._store.list_tasks(msgspec.structs.replace(query, before=before, limit=limit))
 
     async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
         """The exact number of tasks in each state, of this kind and queue, or of all."""
@@ -124,14 +125,9 @@ class Operations:
         self._announcer.announce_moves([moved])
 
     async def reschedule(self, task_id: int, *, delay: Duration | None = None, run_at: datetime | None = None) -> None:
-        """Change when a scheduled or ready task is due. Raises IllegalMove if it is in another state."""
-        if (delay is None) == (run_at is None):
-            raise OptionError("reschedule takes delay or run_at, and exactly one of them")
-        change = Rescheduling(
-            id=check_id(task_id),
-            delay=microseconds(seconds(delay, "delay")) if delay is not None else None,
-            run_at=check_moment(run_at, "run_at") if run_at is not None else None,
-        )
+        """Change when a scheduled or ready task is due."""
+        its_delay, moment = check_due(delay, run_at)
+        change = Rescheduling(id=check_id(task_id), delay=its_delay, run_at=moment)
         (moved,) = await self._store.reschedule([change])
         self._check(moved, "rescheduled", "only a scheduled or ready task can be")
         if moved.kind is not None:
@@ -148,6 +144,30 @@ class Operations:
         self._check(moved, "given another priority", "only a task that waits can be")
         self._announcer.announce_key_queues([moved])
 
+    async def extend_timeout(self, task_id: int, duration: Duration) -> None:
+        """Give the running attempt of a task more time."""
+        extra = microseconds(seconds(duration, "extend_timeout", positive=True))
+        (moved,) = await self._store.extend_timeout([Extension(id=check_id(task_id), extra=extra)])
+        self._check(moved, "given more time", "only a running task can be")
+        self._announcer.announce_moves([moved])
+
+    async def update_meta(self, task_id: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the metadata of a task. Returns all of it."""
+        plain: dict[str, Any] = msgspec.json.decode(check_meta(values))
+        (meta,) = await self._store.update_meta([MetaChange(id=check_id(task_id), values=plain)])
+        if meta is None:
+            raise _not_found(task_id)
+        return meta
+
+    async def prune(self, retention: Retention) -> int:
+        """Delete final tasks that are older than this, in bounded transactions. Returns how many there were."""
+        cutoffs = cutoffs_of(retention)
+        total = pruned = await self._store.prune(cutoffs, PRUNED_AT_ONCE)
+        while pruned >= PRUNED_AT_ONCE:
+            pruned = await self._store.prune(cutoffs, PRUNED_AT_ONCE)
+            total += pruned
+        return total
+
     @staticmethod
     def _check(moved: Moved, what: str, advice: str) -> None:
         if moved.done:
@@ -155,6 +175,18 @@ class Operations:
         if moved.state is None:
             raise _not_found(moved.id)
         raise IllegalMove(f"task {moved.id} is {moved.state} and cannot be {what}; {advice}", moved.id)
+
+
+def query_of(filters: Mapping[str, Any]) -> TaskQuery:
+    """The checked filters of a listing."""
+    given = {name: value for name, value in filters.items() if value is not None}
+    states = _states(given.pop("state", None))
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise OptionError(f"{name} must be text, got {value!r}")
+        if not is_storable(value):
+            raise OptionError(f"{name} must be text that a database can hold, got {value!r}")
+    return TaskQuery(states=states, **given)
 
 
 def _states(state: State | str | Iterable[State | str] | None) -> frozenset[State] | None:
@@ -165,6 +197,16 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
         return frozenset(State(word) for word in words)
     except ValueError as error:
         raise OptionError(f"{error}; a task's state is one of {', '.join(State)}") from None
+
+
+def check_due(delay: Duration | None, run_at: datetime | None) -> tuple[int | None, int | None]:
+    """The new due time of a task: a delay in microseconds, or a moment."""
+    if (delay is None) == (run_at is None):
+        raise OptionError("reschedule takes delay or run_at, and exactly one of them")
+    return (
+        microseconds(seconds(delay, "delay")) if delay is not None else None,
+        check_moment(run_at, "run_at") if run_at is not None else None,
+    )
 
 
 def check_id(task_id: Any) -> int:

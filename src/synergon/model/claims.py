@@ -205,3 +205,12 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     after: tuple[int, int] | None = None
     """Only tasks after this (priority, id) in claim order."""
     limit: int = 100
+
+
+class AttemptRequest(Record, frozen=True, kw_only=True):
+    """What was requested for a running attempt since its claim."""
+
+    id: int
+    cancel_requested: bool = False
+    extended_by: int | None = None
+    """How many microseconds its timeout was extended by, in total."""

@@ -7,7 +7,11 @@ from typing import Any, Final, Literal
 
 from synergon.model.record import Record
 
+BulkVerb = Literal["cancel_all", "retry_all", "delete_all", "reschedule_all", "set_priority_all"]
+"""Operations on all tasks that match a filter. The engine that records them carries them out."""
+
 Verb = Literal[
+    BulkVerb,
     "pause",
     "resume",
     "set_limit",
@@ -17,15 +21,16 @@ Verb = Literal[
     "resume_schedule",
     "run_schedule",
     "delete_schedule",
+    "retry",
+    "delete",
     "cordon",
     "uncordon",
     "stop",
     "drain",
     "restart",
 ]
-"""The operator actions. The named node carries out the last five; the store carries out all others at once. From the
-record of a cordon, drain or restart on, the store rejects the claims of the node, even before the node reads the
-action."""
+"""The operator actions. The named node carries out the last five, the store all but bulk operations at once.
+After a cordon, drain or restart is recorded, the store rejects the claims of the node, before the node knows of it."""
 
 
 RESTART_EXIT_CODE: Final = 86
@@ -40,7 +45,7 @@ class NewAction(Record, frozen=True, kw_only=True):
 
     verb: Verb
     subject: str
-    """The queue, limit, provider, schedule, task id or node id that the action concerns."""
+    """The queue, limit, provider, schedule, task id, node id or filter of tasks that the action concerns."""
     value: Any = None
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], or why a task is cancelled."""
     who: str
@@ -59,7 +64,7 @@ class AuditRecord(Record, frozen=True, kw_only=True):
     requested_at: datetime
     done_at: datetime | None = None
     outcome: str | None = None
-    """What the action did, or why it was rejected. None until the named node has carried it out."""
+    """None while the named node, or the engine of a bulk operation, has not carried it out yet."""
 
     @property
     def is_rejected(self) -> bool:

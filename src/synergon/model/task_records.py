@@ -104,8 +104,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
             return {}
 
 
-class TaskFilters(TypedDict, total=False):
-    """The arguments of `engine.tasks(...)`."""
+class BulkFilters(TypedDict, total=False):
+    """Which tasks an operation on many of them concerns."""
 
     state: State | str | Iterable[State | str] | None
     kind: str | None
@@ -113,6 +113,11 @@ class TaskFilters(TypedDict, total=False):
     tag: str | None
     key: str | None
     title: str | None
+
+
+class TaskFilters(BulkFilters, total=False):
+    """What `engine.tasks(...)` takes."""
+
     before: int | None
     limit: int
 

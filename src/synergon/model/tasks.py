@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -122,6 +122,20 @@ class Reprioritizing(Record, frozen=True, kw_only=True):
 
     id: int
     priority: int
+
+
+class MetaChange(Record, frozen=True, kw_only=True):
+    """New values in the metadata of a task, by name. None removes the name."""
+
+    id: int
+    values: dict[str, Any]
+
+
+class Extension(Record, frozen=True, kw_only=True):
+    """More time for the running attempt of a task, in microseconds."""
+
+    id: int
+    extra: int
 
 
 class Cutoffs(Record, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from synergon.model.schedules import NewSchedule
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.attempt_services import AttemptServices
 from synergon.node.attempts.completer import Completer
-from synergon.node.attempts.deadlines import Timeouts
+from synergon.node.attempts.deadlines import Deadlines, Timeouts
 from synergon.node.attempts.outcomes import handed_back
 from synergon.node.attempts.runner import Runner
 from synergon.node.attempts.slots import Slots
@@ -163,7 +163,10 @@ class Node:
     def _compose_attempts(self) -> None:
         """Create the parts that run attempts, from a claim to its outcome."""
         store, clock, logger, settings = self.store, self._clock, self._logger, self._settings
-        services = AttemptServices(self.loop, store, self.completer, self.scheduler, hold_seconds=settings.lease / 3)
+        deadlines = Deadlines(self.loop, self._running, self.completer)
+        services = AttemptServices(
+            self.loop, store, self.completer, deadlines, self.scheduler, hold_seconds=settings.lease / 3
+        )
         self.runner = self.runner_type(
             self._kinds,
             services,
@@ -176,6 +179,7 @@ class Node:
             logger,
             url=store.url,
             timeouts=self._timeouts,
+            deadlines=deadlines,
             hooks=self.hooks,
             signals=self.signals,
         )
@@ -403,8 +407,7 @@ class Node:
         self.alarm.due_in(seconds)
 
     def cancel(self, task_id: int) -> None:
-        """Read the cancel requests from the store: if there is one for this task, and it runs here, its attempt
-        ends."""
+        """Ask the attempt of this task to end, or give it more time, if it runs here and the store has that request."""
         self.canceller.note_cancel_request(task_id)
 
     # ------------------------------------------------------------ stop

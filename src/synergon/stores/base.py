@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synergon.errors import SchemaError, StoreError
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, DryRun
+from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims, DryRun
 from synergon.model.events import Event
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
@@ -46,7 +46,18 @@ from synergon.model.outcomes import FencedOutcome, Report, Verdict
 from synergon.model.printable import printable
 from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
 from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import (
+    Cutoffs,
+    Extension,
+    Insertion,
+    MetaChange,
+    Moved,
+    NewTask,
+    Reaped,
+    Reprioritizing,
+    Rescheduling,
+    Woken,
+)
 from synergon.stores.unreadable import UnreadableRows
 
 
@@ -304,8 +315,9 @@ class Store(Protocol):
         """Open a transaction for a task function. It is rolled back after `hold_seconds`. Raises `NotAvailable` in a
         store without transactions."""
 
-    async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node for which a cancellation was requested."""
+    async def requests(self, node_id: str) -> list[AttemptRequest]:
+        """The running tasks of this node for which a cancellation or more time was requested since they were
+        claimed."""
 
     # ------------------------------------------------------------ due tasks, dead nodes, history
 
@@ -367,6 +379,14 @@ class Store(Protocol):
 
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the priority of live tasks that are not running and not commands."""
+
+    async def extend_timeout(self, extensions: Sequence[Extension]) -> list[Moved]:
+        """Record more time for the attempts of running tasks; their nodes read it (`requests`). It holds for the
+        current attempt only. Extensions add up, to 100 years at most."""
+
+    async def update_meta(self, changes: Sequence[MetaChange]) -> list[dict[str, Any] | None]:
+        """Change the metadata of tasks, live or final. Returns the new metadata, or None for a task that does not
+        exist. Raises `PayloadError` if it becomes too large. An attempt that runs keeps what it was claimed with."""
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Pause queues: no node claims from them until they are resumed. False for a queue that was paused already."""
@@ -439,6 +459,7 @@ class Store(Protocol):
     async def act(self, order: NewAction) -> AuditRecord:
         """Carry out an operator action and record it in the audit, in one transaction.
 
+        A bulk operation (`cancel_all`, ...) is recorded only; its engine carries it out and reports with `action_done`.
         `cordon`, `uncordon`, `drain`, `restart` and `stop` are recorded for the named node, which carries them out; its
         row shows at once whether it is cordoned. An action changes nothing and is recorded with its reason (`outcome`)
         if it is invalid, if its node does not exist or has no live lease, or if it comes with a `rejection`. Texts:
@@ -450,7 +471,7 @@ class Store(Protocol):
         first."""
 
     async def action_done(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an operator action. False if the action has an outcome already."""
+        """Record what a node or an engine reports about an operator action. False if that was reported before."""
 
     # ------------------------------------------------------------ queries
 

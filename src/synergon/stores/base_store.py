@@ -15,7 +15,18 @@ from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
 from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
 from synergon.model.task_records import TaskRecord
-from synergon.model.tasks import Cutoffs, Insertion, Moved, NewTask, Reaped, Reprioritizing, Rescheduling, Woken
+from synergon.model.tasks import (
+    Cutoffs,
+    Extension,
+    Insertion,
+    MetaChange,
+    Moved,
+    NewTask,
+    Reaped,
+    Reprioritizing,
+    Rescheduling,
+    Woken,
+)
 from synergon.stores.rules import (
     claim,
     due_tasks,
@@ -132,6 +143,14 @@ class BaseStore(ABC):
     async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
         """Change the priority of live tasks that are not running and not commands."""
         return await self._transact(operations.set_priority, changes)
+
+    async def extend_timeout(self, extensions: Sequence[Extension]) -> list[Moved]:
+        """Record more time for the attempts of running tasks."""
+        return await self._transact(operations.extend_timeout, extensions)
+
+    async def update_meta(self, changes: Sequence[MetaChange]) -> list[dict[str, Any] | None]:
+        """Change the metadata of tasks, live or final."""
+        return await self._transact(operations.update_meta, changes)
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Pause queues: no node claims from them. False for a queue that was paused already."""

@@ -111,6 +111,7 @@ COLUMNS: Final = (
     Column("reserved_by", Table.LIVE),
     Column("reserved_until", Table.LIVE),
     Column("protected_until", Table.LIVE),
+    Column("extended_by", Table.LIVE),
 )
 
 _UNREPLACED: Final = ("kind", "key", "group_id")

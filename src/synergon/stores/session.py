@@ -236,6 +236,12 @@ class TaskRows(Protocol):
     async def request_cancel(self, task_id: int) -> None:
         """Mark a running task, so that its node cancels the attempt."""
 
+    async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
+        """Add microseconds to the timeout of a running task's attempt, up to a total of `at_most`."""
+
+    async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
+        """Replace the metadata of a task, live or final."""
+
     async def delete(self, task_id: int) -> None:
         """Delete a live task that is not running."""
 

@@ -48,6 +48,7 @@ class Attempt:
         "claim",
         "cost",
         "deadline",
+        "extended_by",
         "has_begun",
         "has_seen_stop",
         "is_isolated",
@@ -87,8 +88,9 @@ class Attempt:
         """Set while an `async` task function runs."""
         self.child: ChildRun | None = None
         self.deadline: float | None = None
-        """When the task function reaches its timeout, by the event loop's clock. None while it does not run, or without
-        a timeout."""
+        """By the event loop's clock, while the task function runs."""
+        self.extended_by = 0
+        """Microseconds of the extensions in the task's row that its timeout includes."""
         self.progress: Progress | None = None
         """Progress that the task function has reported and that is not written yet."""
         self.server: Server | None = None
@@ -194,6 +196,10 @@ class LocalLink(AttemptLink):
         """Pass progress to the node, which writes it to the store."""
         self._node.report_progress(self._attempt, progress)
 
+    def extend_timeout(self, seconds: float) -> None:
+        """Move the deadline of the attempt."""
+        self._node.extend_timeout(self._attempt, seconds)
+
     async def still_owned(self) -> bool:
         """Whether the claim is still current in the store and the attempt may go on."""
         return await self._node.still_owned(self._attempt) or self._note_stop_seen()
@@ -235,6 +241,10 @@ class Services(ABC):
     @abstractmethod
     def report_progress(self, attempt: Attempt, progress: Progress) -> None:
         """Queue the progress of an attempt; the completer writes it to the store."""
+
+    @abstractmethod
+    def extend_timeout(self, attempt: Attempt, seconds: float) -> None:
+        """Move the deadline of the attempt."""
 
     @abstractmethod
     async def still_owned(self, attempt: Attempt) -> bool:

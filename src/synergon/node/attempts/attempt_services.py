@@ -9,18 +9,20 @@ from synergon.model.lifecycle import State
 from synergon.model.outcomes import Progress
 from synergon.node.attempts.attempt import Attempt, Services
 from synergon.node.attempts.completer import Completer
+from synergon.node.attempts.deadlines import Deadlines
 from synergon.node.claims.scheduler import Scheduler
 from synergon.stores.base import Store, TaskTransaction
 
 
 class AttemptServices(Services):
-    """Progress, ownership and transactions of running attempts."""
+    """Progress, timeouts, ownership, transactions."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         store: Store,
         completer: Completer,
+        deadlines: Deadlines,
         scheduler: Scheduler,
         *,
         hold_seconds: float,
@@ -28,6 +30,7 @@ class AttemptServices(Services):
         self.loop = loop
         self._store = store
         self._completer = completer
+        self._deadlines = deadlines
         self._scheduler = scheduler
         self._hold_seconds = hold_seconds
 
@@ -38,6 +41,11 @@ class AttemptServices(Services):
         if not is_waiting:  # if earlier progress is not written yet, the completer knows already
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 self.loop.call_soon_threadsafe(self._completer.progressed, attempt)
+
+    def extend_timeout(self, attempt: Attempt, seconds: float) -> None:
+        """Move the deadline of the attempt. Safe from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self.loop.call_soon_threadsafe(self._deadlines.extend, attempt, seconds)
 
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still current in the store, and neither the store nor this node wants the attempt to

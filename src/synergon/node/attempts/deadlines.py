@@ -3,9 +3,10 @@
 `Timeouts` finds the timeout of a kind: its own, otherwise its provider's, otherwise the engine's. A call may override
 it.
 
-`Deadlines` has one timer for each distinct timeout, even if many attempts have it. Attempts with equal timeouts reach
-their deadlines in the order of their starts, so the queue of each timeout is sorted without further work. An attempt
-that ends in time leaves its queue at once; an empty queue remains for the next attempt.
+`Deadlines` has one timer for each distinct timeout, however many attempts have it. Attempts with equal timeouts reach
+their deadlines in the order of their starts, so one queue per timeout is sorted by itself. An attempt that ends in time
+leaves its queue at once; an empty queue remains for the next attempt. An attempt whose timeout was extended has a timer
+of its own.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class Deadlines:
         """For each timeout, the deadline of each attempt. A dictionary is sorted by insertion, and so by deadline."""
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._most_queues = SLACK
+        self._extended: dict[Attempt, asyncio.TimerHandle] = {}
+        """Attempts whose deadlines were moved. They are rare, and no queue would stay sorted with them."""
 
     def arm(self, attempt: Attempt) -> None:
         """Start the timeout of an attempt. Replaces an earlier one."""
@@ -107,10 +110,30 @@ class Deadlines:
             self._timers[timeout] = self._loop.call_at(moment, self._check_queue, timeout)
 
     def disarm(self, attempt: Attempt) -> None:
-        """Remove the deadline of an attempt, if it has one."""
-        if attempt.deadline is not None:
-            attempt.deadline = None
+        """Remove an attempt that has ended in time."""
+        if attempt.deadline is None:
+            return
+        attempt.deadline = None
+        if self._extended and (timer := self._extended.pop(attempt, None)) is not None:
+            timer.cancel()
+        else:
             del self._queues[attempt.timeout][attempt]
+
+    def extend(self, attempt: Attempt, seconds: float) -> None:
+        """Move the deadline of an attempt, or lengthen its timeout if that has not started. Nothing happens without a
+        timeout, or after it."""
+        if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
+            return
+        deadline = attempt.deadline
+        self.disarm(attempt)
+        attempt.timeout += seconds
+        if deadline is not None:
+            attempt.deadline = deadline + seconds
+            self._extended[attempt] = self._loop.call_at(attempt.deadline, self._pass_extended, attempt)
+
+    def _pass_extended(self, attempt: Attempt) -> None:
+        self.disarm(attempt)
+        self._expire(attempt)
 
     def _check_queue(self, timeout: float) -> None:
         """The timer of a queue: handles the attempts whose deadlines have come, and starts the timer for the next

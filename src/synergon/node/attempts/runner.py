@@ -98,6 +98,7 @@ class Runner:
         *,
         url: str,
         timeouts: Timeouts,
+        deadlines: Deadlines,
         hooks: Hooks,
         signals: Signals,
     ) -> None:
@@ -115,7 +116,7 @@ class Runner:
         self._ledger = ledger
         self._bounds = bounds_by_kind(kinds, ledger.totals)
         self._preemption = preemption
-        self._deadlines = Deadlines(self._loop, running, completer)
+        self._deadlines = deadlines
         self._child_attempts = ChildAttempts(
             services,
             executor,
@@ -195,6 +196,13 @@ class Runner:
         attempt = self.running.get(task_id)
         if attempt is not None:
             attempt.ask_to_stop(why)
+
+    def set_extension(self, attempt: Attempt, extended_by: int) -> None:
+        """Give an attempt the time, in microseconds, by which the row of its task says that its timeout is extended."""
+        more = extended_by - attempt.extended_by
+        if more > 0:
+            attempt.extended_by = extended_by
+            self._deadlines.extend(attempt, more / 1_000_000)
 
     # ------------------------------------------------------------ before the task function
 

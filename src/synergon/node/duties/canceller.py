@@ -1,4 +1,4 @@
-"""The canceller: ends running attempts whose cancellation was requested."""
+"""The canceller: ends running attempts whose cancellation was requested, and extends those that get more time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from synergon.stores.base import Store
 
 
 class Canceller:
-    """Reads the cancel requests from the store when a hint or another signal mentions one. Only the rows of the store
-    show whether a request is for the claim that runs here or for an earlier one."""
+    """Checks the store for requests to cancel or extend attempts whenever a hint mentions one. The store decides,
+    because only its rows show whether the request is for the claim that runs here or for an earlier one."""
 
     def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
@@ -42,18 +42,22 @@ class Canceller:
         self.requested_before_start.clear()
 
     async def step(self, node_id: str) -> None:
-        """Wait until the canceller is woken, then end the attempts whose cancellation was requested."""
+        """Wait for a reason to check, then do what was requested for the attempts of this node."""
         await self._event.wait()
         self._event.clear()
         asked = dict(self._runner.running)
         if not asked:
             return
         try:
-            unwanted = await self._store.cancel_requests(node_id)
+            requests = await self._store.requests(node_id)
         except BaseException:
             self._event.set()
             raise
-        for task_id in unwanted:
-            # An attempt that started after the query is a new one, for which there was no request.
-            if self._runner.running.get(task_id) is asked.get(task_id):
-                self._runner.stop_one(task_id, Stop.CANCEL)
+        for request in requests:
+            attempt = asked.get(request.id)
+            if attempt is None or self._runner.running.get(request.id) is not attempt:
+                continue  # an attempt that started after the query is a new one, for which there was no request
+            if request.cancel_requested:
+                attempt.ask_to_stop(Stop.CANCEL)
+            elif request.extended_by is not None:
+                self._runner.set_extension(attempt, request.extended_by)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from synergon.model.clock import Clock
-from synergon.model.tasks import Cutoffs
-from synergon.options.durations import microseconds, seconds
-from synergon.policies import Retention
+from synergon.policies import Retention, cutoffs_of
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -22,12 +20,7 @@ class Pruner:
     def __init__(self, store: Store, clock: Clock, retention: Retention) -> None:
         self._store = store
         self._clock = clock
-        self._cutoffs = Cutoffs(
-            succeeded=_age(retention.succeeded),
-            failed=_age(retention.failed),
-            cancelled=_age(retention.cancelled),
-            audit=microseconds(AUDIT_SECONDS),
-        )
+        self._cutoffs = cutoffs_of(retention, audit_seconds=AUDIT_SECONDS)
 
     async def step(self) -> None:
         """Prune everything that is old enough, then wait for a random time, so that nodes do not prune at the same
@@ -35,7 +28,3 @@ class Pruner:
         while await self._store.prune(self._cutoffs, BATCH) >= BATCH:
             await self._clock.sleep(0.01)
         await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._clock.chance()))
-
-
-def _age(retained: object) -> int | None:
-    return None if retained is None else microseconds(seconds(retained, "retention"))  # type: ignore[arg-type]  # checked by Retention

@@ -20,7 +20,7 @@ from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt, Services, Stop
 from synergon.node.attempts.deadlines import Deadlines
 from synergon.node.capacity.machine import usable_processors
-from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
+from synergon.node.processes.child_job import BEGINS, EXTENDS, ChildAnswer, ChildControl, ChildJob
 from synergon.node.processes.child_pool import ChildDied, ChildError, ChildFailure, ChildNotStarted
 from synergon.node.processes.executors import Executor
 from synergon.options.durations import microseconds
@@ -104,6 +104,9 @@ class ChildAttempts:
                 return None
             if message == b"still_owned":
                 return self._answer_ownership(attempt)
+            if message.startswith(EXTENDS):
+                self._services.extend_timeout(attempt, float(message.removeprefix(EXTENDS)))
+                return None
             self._services.report_progress(attempt, _PROGRESS.decode(message))
             return None
 

@@ -29,6 +29,10 @@ BEGINS: Final = b"begins"
 """The message that the child sends when imports are done and the task function starts. The timeout starts, too."""
 
 
+EXTENDS: Final = b"extend_timeout "
+"""Beginning of a message of the child: its timeout is to be extended by the seconds that follow."""
+
+
 class NoTransactionHere(NotAvailable):
     """The task function used ctx.transaction(), but only the parent process has the connection."""
 
@@ -91,6 +95,10 @@ class ChildLink(AttemptLink):
     def report(self, progress: Progress) -> None:
         """Send progress to the parent."""
         self._channel.send(msgspec.json.encode(progress))
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Ask the parent, which ends the child at its deadline."""
+        self._channel.send(EXTENDS + str(seconds).encode())
 
     async def still_owned(self) -> bool:
         """Ask the parent whether the claim is still current, without blocking the event loop."""

@@ -64,6 +64,8 @@ class Row(msgspec.Struct, gc=False):
     reason: Reason | None = None
     cancel_requested: bool = False
     overdue: bool = False
+    extended_by: int | None = None
+    """How many microseconds the timeout of its attempt was extended by."""
     result: bytes | None = None
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock, SystemClock
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
@@ -201,10 +201,14 @@ class MemoryStore(BaseStore):
             "Children of ctx.enqueue() are stored together with success here too"
         )
 
-    async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node for which a cancellation was requested."""
+    async def requests(self, node_id: str) -> list[AttemptRequest]:
+        """The running tasks of this node for which a cancellation or more time was requested."""
         with self._transaction() as (tables, _):
-            return [row.id for row in tables.running.get(node_id, {}).values() if row.cancel_requested]
+            return [
+                AttemptRequest(id=row.id, cancel_requested=row.cancel_requested, extended_by=row.extended_by)
+                for row in tables.running.get(node_id, {}).values()
+                if row.cancel_requested or row.extended_by is not None
+            ]
 
     # ------------------------------------------------------------ nodes
 

@@ -174,6 +174,7 @@ class Tables:
         row.run_at = run_at
         row.node_id = None
         row.overdue = False
+        row.extended_by = None
         self._arrive(row, now)
 
     def assign_key(self, row: Row, limit_key: str, now: int) -> None:
@@ -182,6 +183,7 @@ class Tables:
         row.limit_key = limit_key
         row.node_id = None
         row.overdue = False
+        row.extended_by = None
         self._arrive(row, now)
 
     def shift(self, row: Row, state: State) -> None:
@@ -243,7 +245,7 @@ class Tables:
         row.attempts = row.crashes = row.owner_deaths = row.protected_until = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
-        row.reason = row.result = row.progress = None
+        row.reason = row.result = row.progress = row.extended_by = None
         row.cancel_requested = row.overdue = False
         self._arrive(row, now)
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
@@ -136,6 +138,16 @@ class TaskRows:
     async def request_cancel(self, task_id: int) -> None:
         """Mark a running task, so that its node cancels the attempt."""
         self._session.tables.rows[task_id].cancel_requested = True
+
+    async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
+        """Add microseconds to the timeout of a running task's attempt."""
+        row = self._session.tables.rows[task_id]
+        row.extended_by = min((row.extended_by or 0) + extra, at_most)
+
+    async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
+        """Replace the metadata of a task, live or final."""
+        row = self._session.tables.rows[task.id]
+        row.task = replace(row.task, meta=meta)
 
     async def delete(self, task_id: int) -> None:
         """Delete a live task that is not running."""

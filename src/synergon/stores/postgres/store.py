@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from synergon.errors import OptionError
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
@@ -272,10 +272,9 @@ class PostgresStore(BaseStore):
             self._task_transactions, self.address, self._sql, self._shard, hold_seconds
         )
 
-    async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node for which a cancellation was requested."""
-        rows = await self._statement(lambda session: session.rows("cancel_requests", node_id))
-        return [row["id"] for row in rows]
+    async def requests(self, node_id: str) -> list[AttemptRequest]:
+        """The running tasks of this node for which a cancellation or more time was requested."""
+        return await self._statement(lambda session: session.typed(AttemptRequest, "requests", node_id))
 
     # ------------------------------------------------------------ dead nodes
 

@@ -122,6 +122,15 @@ class TaskRows:
         """Mark a running task, so that its node cancels the attempt."""
         await self._transaction.run("request_cancel", task_id)
 
+    async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
+        """Add microseconds to the timeout of a running task's attempt."""
+        await self._transaction.run("extend_timeout", task_id, extra, at_most)
+
+    async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
+        """Replace the metadata of a task, live or final."""
+        name = "set_live_meta" if isinstance(task, LiveTask) else "set_final_meta"
+        await self._transaction.run(name, task.id, meta.decode())
+
     async def delete(self, task_id: int) -> None:
         """Delete a live task that is not running."""
         await self._transaction.run("delete_live", task_id)

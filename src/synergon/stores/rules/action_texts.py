@@ -3,6 +3,7 @@ audit."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from synergon.errors import OptionError
@@ -19,6 +20,7 @@ CORDONING: Final[frozenset[Verb]] = frozenset({"cordon", "drain", "restart"})
 """Operator actions that cordon the named node at once, in the transaction that records the action."""
 ENDED_BEFORE: Final = "ended before"
 CANCEL_REQUESTED: Final = "cancel requested"
+HELD_KEY: Final = "task {} is live and holds its key"
 
 
 NO_NODE: Final = "no node of that id"
@@ -128,6 +130,30 @@ def cancel_outcome(moved: Moved) -> str:
     if not moved.done:
         return ENDED_BEFORE
     return CANCEL_REQUESTED if moved.state is State.RUNNING else "cancelled"
+
+
+def retry_outcome(moved: Moved) -> str:
+    """The outcome text of a retry."""
+    if moved.key_holder is not None:
+        raise Rejected(HELD_KEY.format(moved.key_holder))
+    return _moved_outcome(moved, "retried")
+
+
+def key_holder_of(action: AuditRecord) -> int | None:
+    """The live task whose key was in the way of a retry, from the outcome text."""
+    found = re.fullmatch(re.escape(REJECTED + HELD_KEY).replace(r"\{\}", r"(\d+)"), action.outcome or "")
+    return None if found is None else int(found[1])
+
+
+def delete_outcome(moved: Moved) -> str:
+    """The outcome text of a deletion."""
+    return _moved_outcome(moved, "deleted")
+
+
+def _moved_outcome(moved: Moved, done: str) -> str:
+    if moved.done:
+        return done
+    raise Rejected("no task of that id" if moved.state is None else f"the task is {moved.state}")
 
 
 def cancelled(action: AuditRecord, task_id: int, record: TaskRecord | None) -> Moved:

@@ -7,13 +7,16 @@ task twice, the second entry sees the effect of the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.requirements import without_refusals
-from synergon.model.tasks import Moved, Reprioritizing, Rescheduling
+from synergon.model.tasks import Extension, MetaChange, Moved, Reprioritizing, Rescheduling
+from synergon.options.durations import LONGEST_SECONDS, microseconds
+from synergon.options.payload import encode
 from synergon.stores.rows import ChangedTask, FinalTask, LiveTask
 from synergon.stores.rules.finish import append_error
 from synergon.stores.rules.follow_ups import apply_follow_ups
@@ -152,6 +155,47 @@ async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Mo
         return await _rejected(session, task_id)
     session.touched.add(task.kind, task.limit_key)
     return Moved(id=task_id, done=True, state=task.state, kind=task.kind)
+
+
+async def extend_timeout(session: Session, extensions: Sequence[Extension]) -> list[Moved]:
+    """Record more time for the attempts of running tasks, so that their nodes move the deadlines."""
+    ids = [extension.id for extension in extensions]
+    await session.locks.for_tasks(ids)
+    live, final = await _found(session, ids)
+    return [
+        await _extend_timeout(session, extension, live.get(extension.id) or final.get(extension.id))
+        for extension in extensions
+    ]
+
+
+async def _extend_timeout(session: Session, extension: Extension, task: LiveTask | FinalTask | None) -> Moved:
+    if not isinstance(task, LiveTask) or task.state is not State.RUNNING:
+        return _unchanged(extension.id, task)
+    await session.tasks.extend_timeout(task.id, extension.extra, microseconds(LONGEST_SECONDS))
+    return Moved(id=task.id, done=True, state=State.RUNNING, kind=task.kind, node_id=task.node_id)
+
+
+async def update_meta(session: Session, changes: Sequence[MetaChange]) -> list[dict[str, Any] | None]:
+    """Change the metadata of tasks, live or final."""
+    ids = [change.id for change in changes]
+    await session.locks.for_tasks(ids)
+    live, final = await _found(session, ids)
+    tasks: dict[int, LiveTask | FinalTask] = {**live, **final}
+    current = {record.id: record.meta for record in (await session.tasks.records(list(tasks))).values()}
+    return [await _update_meta(session, change, tasks.get(change.id), current) for change in changes]
+
+
+async def _update_meta(
+    session: Session, change: MetaChange, task: LiveTask | FinalTask | None, current: dict[int, dict[str, Any]]
+) -> dict[str, Any] | None:
+    if task is None:
+        return None
+    both = {**current[task.id], **change.values}
+    meta = current[task.id] = {
+        name: value for name, value in both.items() if value is not None or name not in change.values
+    }
+    await session.tasks.set_meta(task, encode(meta, "meta"))
+    return meta
 
 
 async def pause(session: Session, queues: Sequence[str]) -> list[bool]:

@@ -22,8 +22,8 @@ async def act(session: Session, action: NewAction) -> AuditRecord:
 
 
 async def _carry_out(session: Session, action: NewAction) -> str | None:
-    """Carry out an action. Returns its outcome, or None if the node will report it. Raises `Rejected` before anything
-    is changed."""
+    """Returns the outcome, or None if a node or an engine will report it. Raises `Rejected` before anything is
+    changed."""
     action_texts.check(action)
     subject = action.subject
     match action.verb:
@@ -55,6 +55,14 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
             return action_texts.schedule_outcome(await schedules.resume(session, subject), "resumed", "was not paused")
         case "delete_schedule":
             return action_texts.schedule_outcome(await schedules.delete(session, subject) or None, "deleted", "")
+        case "retry":
+            (moved,) = await operations.retry(session, [action_texts.task_id(action)])
+            return action_texts.retry_outcome(moved)
+        case "delete":
+            (moved,) = await operations.delete(session, [action_texts.task_id(action)])
+            return action_texts.delete_outcome(moved)
+        case "cancel_all" | "retry_all" | "delete_all" | "reschedule_all" | "set_priority_all":
+            return None  # the engine that recorded it reports its outcome
         case _:
             await _instruct_node(session, action)
             return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
-from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
+from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
@@ -195,10 +195,9 @@ class SqliteStore(BaseStore):
             lock.close()
             raise
 
-    async def cancel_requests(self, node_id: str) -> list[int]:
-        """The running tasks of this node for which a cancellation was requested."""
-        rows = await self._read(lambda transaction: transaction.rows("cancel_requests", node_id))
-        return [row[0] for row in rows]
+    async def requests(self, node_id: str) -> list[AttemptRequest]:
+        """The running tasks of this node for which a cancellation or more time was requested."""
+        return await self._read(lambda transaction: transaction.typed(AttemptRequest, "requests", node_id))
 
     # ------------------------------------------------------------ nodes
 

@@ -141,6 +141,14 @@ class TaskRows:
         """Mark a running task, so that its node cancels the attempt."""
         self._transaction.run("request_cancel", task_id)
 
+    async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
+        """Add microseconds to the timeout of a running task's attempt."""
+        self._transaction.run("extend_timeout", extra, at_most, task_id)
+
+    async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
+        """Replace the metadata of a task, live or final."""
+        self._transaction.run("set_live_meta" if isinstance(task, LiveTask) else "set_final_meta", meta, task.id)
+
     async def delete(self, task_id: int) -> None:
         """Delete a live task that is not running."""
         self._transaction.run("delete_live", as_json([task_id]))

@@ -6,7 +6,8 @@ GRANT SELECT ON {schema}.meta, {schema}.task, {schema}.history, {schema}.pruned,
     {schema}.node, {schema}.task_limit, {schema}.rate, {schema}.provider, {schema}.server, {schema}.task_group,
     {schema}.audit_log, {schema}.lock_row, {schema}.schedule TO {role};
 GRANT INSERT, DELETE ON {schema}.task, {schema}.history TO {role};
-GRANT UPDATE (state, priority, run_at, cancel_requested, errors, after_group, reserved_by, reserved_until)
+GRANT UPDATE (state, priority, run_at, cancel_requested, extended_by, meta, errors, after_group, reserved_by,
+    reserved_until)
     ON {schema}.task TO {role};
 GRANT INSERT, UPDATE ON {schema}.tally TO {role};
 GRANT UPDATE (ended_at) ON {schema}.task_group TO {role};
@@ -18,4 +19,4 @@ GRANT INSERT ON {schema}.audit_log TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.schedule TO {role};
 -- To lock a row takes the right to update one of its columns; no statement reads these.
 GRANT UPDATE (locked) ON {schema}.lock_row, {schema}.provider TO {role};
-GRANT UPDATE (overdue) ON {schema}.history TO {role};
+GRANT UPDATE (overdue, meta) ON {schema}.history TO {role};

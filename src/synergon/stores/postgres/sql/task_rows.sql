@@ -37,7 +37,7 @@ SET state = CASE
     END,
     limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
-    node_id = NULL, overdue = false, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
+    node_id = NULL, overdue = false, extended_by = NULL, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
     protected_until = CASE
         WHEN $5::bigint > 0 THEN greatest(now() + $5::bigint * interval '1 microsecond', protected_until) ELSE protected_until
     END
@@ -64,6 +64,16 @@ WHERE id = $1 AND claim_no = $2 AND state || '' = 'running'
 
 -- name: request_cancel
 UPDATE {schema}.task SET cancel_requested = true WHERE id = $1 AND state || '' = 'running'
+
+-- name: extend_timeout
+UPDATE {schema}.task SET extended_by = least(coalesce(extended_by, 0) + $2, $3)
+WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_live_meta
+UPDATE {schema}.task SET meta = $2 WHERE id = $1
+
+-- name: set_final_meta
+UPDATE {schema}.history SET meta = $2 WHERE id = $1
 
 -- name: delete_live
 DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'

@@ -278,8 +278,9 @@ counted AS (
 )
 SELECT kind, array_agg(id) AS ids FROM moved GROUP BY kind
 
--- name: cancel_requests
-SELECT id FROM {schema}.task WHERE state = 'running' AND node_id = $1 AND cancel_requested
+-- name: requests
+SELECT id, cancel_requested, extended_by FROM {schema}.task
+WHERE state = 'running' AND node_id = $1 AND (cancel_requested OR extended_by IS NOT NULL)
 
 -- name: due_lock_targets
 -- The key queues and groups of tasks that are due or have expired. The caller locks them next.

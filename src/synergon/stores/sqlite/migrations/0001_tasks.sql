@@ -45,11 +45,13 @@ CREATE TABLE synergon_task (
     reserved_by          TEXT,    -- the node that reserves capacity for it
     reserved_until       INTEGER,
     protected_until     INTEGER, -- not preempted before this moment
+    extended_by      INTEGER, -- by how much the timeout of its attempt was extended
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
     CHECK ((reserved_by IS NULL) = (reserved_until IS NULL)),
     CHECK (reserved_by IS NULL OR state = 'ready'),
     CHECK (state = 'running' OR (holds IS NULL AND slot IS NULL)),
     CHECK (slot IS NULL OR (provider IS NOT NULL AND server IS NOT NULL AND holds IS NOT NULL)),
+    CHECK (extended_by IS NULL OR state = 'running'),
     CHECK (after_group IS NULL OR state = 'waiting'),
     CHECK (state <> 'waiting' OR limit_key IS NOT NULL OR after_group IS NOT NULL)
 ) STRICT;

@@ -40,7 +40,8 @@ UPDATE synergon_tally SET count = max(count - ?, 0) WHERE queue = ? AND kind = ?
 -- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
 UPDATE synergon_task
 SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
-    overdue = 0, holds = NULL, slot = NULL, finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,
+    overdue = 0, extended_by = NULL, holds = NULL, slot = NULL,
+    finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,
     protected_until = CASE
         WHEN :protected_until IS NULL THEN protected_until ELSE max(coalesce(protected_until, 0), :protected_until)
     END
@@ -66,6 +67,15 @@ WHERE id = ? AND claim_no = ? AND state = 'running'
 
 -- name: request_cancel
 UPDATE synergon_task SET cancel_requested = 1 WHERE id = ? AND state = 'running'
+
+-- name: extend_timeout
+UPDATE synergon_task SET extended_by = min(coalesce(extended_by, 0) + ?, ?) WHERE id = ? AND state = 'running'
+
+-- name: set_live_meta
+UPDATE synergon_task SET meta = ? WHERE id = ?
+
+-- name: set_final_meta
+UPDATE synergon_history SET meta = ? WHERE id = ?
 
 -- name: revive
 INSERT INTO synergon_task ({kept}, finished_no, state, run_at)

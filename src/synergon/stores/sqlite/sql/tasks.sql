@@ -44,5 +44,6 @@ SET {replaced.assigned}, state = :state, enqueued_at = :now, expires_at = :expir
     reserved_until = NULL, protected_until = NULL
 WHERE id = :id AND state <> 'running'
 
--- name: cancel_requests
-SELECT id FROM synergon_task WHERE state = 'running' AND node_id = ? AND cancel_requested = 1
+-- name: requests
+SELECT id, cancel_requested, extended_by FROM synergon_task
+WHERE state = 'running' AND node_id = ? AND (cancel_requested = 1 OR extended_by IS NOT NULL)

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     reserved_by          text,   -- the node that reserves capacity for it
     reserved_until       timestamptz CHECK (reserved_until BETWEEN '0001-01-02' AND '9999-12-30'),
     protected_until     timestamptz CHECK (protected_until BETWEEN '0001-01-02' AND '9999-12-30'), -- no preemption before this moment
+    extended_by      bigint, -- microseconds by which the timeout of its attempt was extended
     key              text,
     cancel_requested boolean     NOT NULL DEFAULT false,
     overdue          boolean     NOT NULL DEFAULT false,
