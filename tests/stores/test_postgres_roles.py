@@ -388,8 +388,8 @@ async def test_a_viewer_sees_everything_and_changes_nothing(place: Place, grante
         engine = viewer.engine
         assert (await engine.get(done.id)).payload is not None
         assert engine.result_of(await engine.get(done.id), viewer.plain) == 3
-        assert len(await engine.tasks(state="running")) == 1
-        assert (await engine.counts())[State.RUNNING] == 1
+        assert held.id in {task.id for task in await engine.tasks(state="running")}
+        assert (await engine.counts())[State.RUNNING] >= 1
         assert "paused" in {queue.name for queue in await engine.queues()}
         assert [node.name for node in await engine.nodes()] == ["here"]
         assert {limit.name for limit in await engine.limits()} >= {"license"}
