@@ -262,6 +262,8 @@ async def test_a_key_that_cannot_be_made_is_an_error_of_the_call(engine: Engine)
     async def welcome(customer: str) -> None: ...
 
     async with engine:
+        with pytest.raises(PayloadError, match="key of task 'welcome' must return text without NUL"):
+            await welcome.enqueue("a\0b")
         with pytest.raises(PayloadError, match="key of task 'welcome' must return text of 1 to 200 characters"):
             await welcome.enqueue("a")
         assert await all_tasks(engine) == []

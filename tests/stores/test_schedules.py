@@ -443,7 +443,16 @@ async def test_workers_that_start_at_once_declare_each_schedule_once(store: Stor
 
 @pytest.mark.parametrize(
     "definition",
-    [b"{}", b"[1]", b'{"name":"report","task":{"kind":"work"},"cron":"0 0 30 2 *"}', b'{"name":1}'],
+    [
+        *(b"{}", b"[1]", b'{"name":"report","task":{"kind":"work"},"cron":"0 0 30 2 *"}', b'{"name":1}'),
+        *(b'{"name":"report","task":{"kind":"work"},"every":%d}' % every for every in (-1, 0, 2**62)),
+        b'{"name":"report","task":{"kind":"work"},"every":10000000,"jitter":-1}',
+        b'{"name":"report","task":{"kind":"work"},"every":10000000,"ends_at":9223372036854775807}',
+        b'{"name":"report","task":{"kind":"work","priority":9223372036854775808},"every":10000000}',
+        b'{"name":"report","task":{"kind":"wo\\u0000rk"},"every":10000000}',
+        b'{"name":"report","task":{"kind":"work","overrides":"WzFd"},"every":10000000}',
+        b'{"name":"report","task":{"kind":"work"},"every":10000000,"newer":%b}' % (b"[" * 5000 + b"]" * 5000),
+    ],
 )
 async def test_a_row_that_cannot_be_read_harms_no_other_and_is_tried_again_later(
     store: Store, definition: bytes
@@ -463,6 +472,24 @@ async def test_a_row_that_cannot_be_read_harms_no_other_and_is_tried_again_later
     assert len(await store.schedules()) == 2
     await change(store, definition=before.definition, due_at=before.due_at)
     assert len(await fire(store)) == 1
+
+
+@pytest.mark.parametrize("fields", [{"fired": 2**63 - 1}, {"anchor": 2**63 - 1}])
+async def test_a_row_with_a_number_out_of_range_harms_no_other(store: Store, fields: dict[str, Any]) -> None:
+    assert await store.create_schedule(every(10))
+    assert await store.create_schedule(every(10, name="sound"))
+    for name in ("report", "sound"):
+        await outage(store, 11, name)
+    await change(store, **fields)
+    fired = await store.fire((), 100)
+    assert [task.schedule for task in fired.tasks] == ["sound"]
+    assert list(fired.broken) == ["report"]
+    assert [record.name for record in await store.schedules()] == ["report", "sound"]
+    found = await store.run_schedule("report", "ada")
+    assert found is not None
+    assert found.task is None
+    with pytest.raises(OptionError, match="cannot be read"):
+        await store.update_schedule("report", {"overlap": "queue"})
 
 
 # ---------------------------------------------------------------- the guard

@@ -157,6 +157,7 @@ class Schedules:
 
     async def get(self, name: str) -> ScheduleRecord:
         """One schedule; ScheduleNotFound if there is none."""
+        check_name(name, "a schedule's name")
         found = [record for record in await self._store.schedules() if record.name == name]
         if not found:
             raise await self._not_found(name)
@@ -167,7 +168,8 @@ class Schedules:
         none."""
         check_count(number, "the number of occurrences")
         records = await self.list() if name is None else [await self.get(name)]
-        merged = heapq.merge(*(_occurrences(record) for record in records if record.state == "active"))
+        active = [one for one in records if one.state == "active" and (one.cron is not None or one.every is not None)]
+        merged = heapq.merge(*(_occurrences(record) for record in active))  # one that cannot be read has neither
         return [Occurrence(name=of, at=to_datetime(at)) for at, of in itertools.islice(merged, number)]
 
     async def explain(self, name: str) -> ScheduleExplanation:

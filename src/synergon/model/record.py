@@ -39,3 +39,7 @@ def storable(text: str) -> str:
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The base class of records. No record can refer to itself, so the garbage collector does not track them."""
+
+
+MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
+"""The allowed moments. Others are infinite in PostgreSQL or invalid in other time zones, and would break listings."""

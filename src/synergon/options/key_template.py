@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from synergon.errors import OptionError, PayloadError
+from synergon.model.record import is_storable
 from synergon.options.argument_template import ArgumentTemplate, Parameters, check_names, defaults_of
 
 KEY_LENGTH: Final = 200
@@ -30,6 +31,8 @@ class KeyTemplate:
             raise PayloadError(
                 f"{self._what} must return text of 1 to {KEY_LENGTH} characters or a whole number, got {made!r}"
             )
+        if not is_storable(str(made)):
+            raise PayloadError(f"{self._what} must return text without NUL and lone surrogates, got {made!r}")
         return str(made)
 
 

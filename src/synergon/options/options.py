@@ -6,13 +6,13 @@ Long, because every option has its check and its error message here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, TypedDict, get_args
 
 import msgspec
 
 from synergon.errors import OptionError
-from synergon.model.record import from_datetime
+from synergon.model.record import MOMENTS, from_datetime
 from synergon.model.requirements import NO_REQUIREMENTS, Requirements
 from synergon.model.tasks import OnConflict
 from synergon.options.addresses import normal_prefix
@@ -35,8 +35,6 @@ TITLE_LENGTH: Final = 200
 MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """The prefixes of limits that belong to one kind."""
-MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))
-"""The allowed moments. Others are infinite in PostgreSQL or invalid in other time zones, and would break listings."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
 
 

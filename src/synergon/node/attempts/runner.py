@@ -73,9 +73,9 @@ async def _uninterrupted(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 def _runs_in(task_type: AnyTask, requested: RunsIn) -> RunsIn:
-    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Of `said`, the
-    producer's answer, only "process" is used: a producer that does not have the function cannot know whether it is a
-    coroutine."""
+    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Of the
+    producer's answer (`requested`) only "process" is used: a producer that does not have the function cannot know
+    whether it is a coroutine."""
     if requested == "process":
         return requested
     return "loop" if task_type.is_coroutine else "thread"

@@ -86,6 +86,8 @@ class ChildLink(AttemptLink):
 
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
+        self.wants_transaction = False
+        """The task function has called `ctx.transaction()`."""
 
     @property
     def cancel_requested(self) -> bool:
@@ -109,7 +111,9 @@ class ChildLink(AttemptLink):
         return self._channel.request(b"still_owned") == b"yes"
 
     def transaction(self) -> OpenTransaction:
-        """Raises NoTransactionHere: only the parent process has the connection."""
+        """Raises NoTransactionHere: only the parent process has the connection. Notes the call, because the function
+        may wrap the error or swallow it."""
+        self.wants_transaction = True
         raise NoTransactionHere(
             'ctx.transaction() is not available in a child process; use runs_in="thread" or a coroutine'
         )
@@ -125,8 +129,9 @@ def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
 
 
 def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
+    link = ChildLink(channel)
     context = Context(
-        ChildLink(channel),
+        link,
         task_id=job.task_id,
         kind=job.kind,
         queue=job.queue,
@@ -145,14 +150,15 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         return ChildAnswer(error=describe(error, job.attempt, None), is_payload_error=True)
     try:
         value = _call(task_type, arguments, context, channel)
-        return ChildAnswer(result=task_type.signature.encode_result(value), children=context.children)
+        result = task_type.signature.encode_result(value)
+        return ChildAnswer(result=result, children=context.children, wants_transaction=link.wants_transaction)
     except PayloadError as error:
-        return ChildAnswer(error=describe(error, job.attempt, None))
+        return ChildAnswer(error=describe(error, job.attempt, None), wants_transaction=link.wants_transaction)
     except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
         return ChildAnswer(
             error=describe(error, job.attempt, None),
             control=_control(find_control(error)),
-            wants_transaction=isinstance(error, NoTransactionHere),
+            wants_transaction=link.wants_transaction,
         )
 
 

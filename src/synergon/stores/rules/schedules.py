@@ -19,10 +19,12 @@ from msgspec.structs import replace
 
 from synergon.errors import ConfigurationError, OptionError
 from synergon.model.operator_actions import REJECTED, NewAction
-from synergon.model.record import to_datetime
+from synergon.model.record import MOMENTS, READ_ERRORS, is_storable, to_datetime
 from synergon.model.schedules import Fired, FiredTask, Missed, NewSchedule, ScheduleRecord, ScheduleRun, ScheduleState
 from synergon.model.tasks import Insertion, NewTask
+from synergon.options.durations import LONGEST_SECONDS, microseconds
 from synergon.options.timetable import Timetable, check_timetable
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from synergon.stores.contention import Contention
 from synergon.stores.rows import ScheduleRow
 from synergon.stores.rules import insert
@@ -37,7 +39,9 @@ PAUSED: Final = "the schedule is paused"
 
 _KEPT: Final[dict[Missed, int]] = {"one": 1, "skip": 0, "all": MOST_MISSED}
 _DEFINITION: Final = msgspec.json.Decoder(NewSchedule)
-_UNREADABLE: Final = (msgspec.MsgspecError, ConfigurationError, ValueError, OverflowError)
+_UNREADABLE: Final = (*READ_ERRORS, ConfigurationError)
+MOST_COUNTED: Final = 2**62
+"""No schedule has had more occurrences. A greater number in a row is damaged, and would overflow."""
 
 
 class Firing(NamedTuple):
@@ -168,7 +172,31 @@ def _fired_task(definition: NewSchedule, entry: Insertion) -> FiredTask:
 def _read(row: ScheduleRow) -> tuple[NewSchedule, Timetable]:
     """The definition of a schedule and its timetable. Raises one of `_UNREADABLE` if they make no sense here."""
     definition = _DEFINITION.decode(row.definition)
+    _check(row, definition)
     return definition, Timetable(definition, row.anchor)
+
+
+def _check(row: ScheduleRow, definition: NewSchedule) -> None:
+    """Raise one of `_UNREADABLE` for values that no engine writes: with them the transaction that fires all due
+    schedules would fail, or never end."""
+    moments = (row.anchor, row.created_at, *(moment for _, moment in _moments(row, definition)))
+    if any(moment is not None and moment not in MOMENTS for moment in moments):
+        raise ValueError("one of its moments is out of range")
+    longest = microseconds(LONGEST_SECONDS)
+    if definition.every is not None and not 0 < definition.every <= longest:
+        raise ValueError(f"its interval of {definition.every} microseconds is out of range")
+    if not 0 <= definition.jitter <= longest:
+        raise ValueError(f"its jitter of {definition.jitter} microseconds is out of range")
+    if max(row.fired, row.missed, row.skipped, row.skips_in_row) > MOST_COUNTED:
+        raise ValueError("one of its counts is out of range")
+    task = definition.task
+    if not LOWEST_PRIORITY <= task.priority <= HIGHEST_PRIORITY:
+        raise ValueError(f"its priority {task.priority} is out of range")
+    for text in (task.kind, task.queue, task.key, task.limit_key, task.title):
+        if text is not None and not is_storable(text):
+            raise ValueError(f"it has a text that no database stores: {text!r}")
+    if task.overrides is not None:
+        msgspec.json.decode(task.overrides, type=dict[str, Any])
 
 
 # ---------------------------------------------------------------- one more task
@@ -179,7 +207,7 @@ async def run(session: Session, name: str, who: str) -> ScheduleRun | None:
     None if there is no such schedule."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
-    found = None if row is None else await _run(session, row, _DEFINITION.decode(row.definition), now)
+    found = None if row is None else await _run_readable(session, row, now)
     await session.audit.add(NewAction(verb="run_schedule", subject=name, who=who), _run_outcome(found))
     return found
 
@@ -188,6 +216,14 @@ def _run_outcome(found: ScheduleRun | None) -> str:
     if found is not None and found.task is not None:
         return f"created task {found.task.id}"
     return f"{REJECTED}{'no schedule of that name' if found is None else found.reason}"
+
+
+async def _run_readable(session: Session, row: ScheduleRow, now: int) -> ScheduleRun:
+    try:
+        definition, _ = _read(row)
+    except _UNREADABLE as error:
+        return ScheduleRun(task=None, reason=f"its definition cannot be read: {error}")
+    return await _run(session, row, definition, now)
 
 
 async def _run(session: Session, row: ScheduleRow, definition: NewSchedule, now: int) -> ScheduleRun:
@@ -241,7 +277,11 @@ async def update(session: Session, name: str, changes: dict[str, Any]) -> Schedu
         return None
     if row.is_declared:
         raise OptionError(f"schedule {name!r} is declared in code; change it there (it can be paused here)")
-    definition = replace(_DEFINITION.decode(row.definition), **changes)
+    try:
+        definition, _ = _read(row)
+    except _UNREADABLE as error:
+        raise OptionError(f"schedule {name!r} cannot be read: {error}; delete it, and create it again") from error
+    definition = replace(definition, **changes)
     check_timetable(definition, now)
     changed = _redefined(row, definition, now)
     if changed.next_at is None:
@@ -327,11 +367,11 @@ async def schedules(session: Session) -> list[ScheduleRecord]:
 
 def _record(row: ScheduleRow) -> ScheduleRecord:
     try:
-        definition = _DEFINITION.decode(row.definition)
+        definition, _ = _read(row)
         arguments = msgspec.json.decode(definition.task.payload, type=dict[str, Any])
-    except msgspec.MsgspecError as error:  # one bad row harms only itself
+    except _UNREADABLE as error:  # one bad row harms only itself
         definition = NewSchedule(name=row.name, task=NewTask(kind="?"))
-        arguments, row = {}, replace(row, reason=f"its definition cannot be read: {error}")
+        arguments, row = {}, replace(_without_bad_moments(row), reason=f"its definition cannot be read: {error}")
     state: ScheduleState = "paused" if row.paused_at is not None else "active" if row.next_at is not None else "ended"
     return ScheduleRecord(
         name=row.name,
@@ -355,6 +395,14 @@ def _record(row: ScheduleRow) -> ScheduleRecord:
         created_at=to_datetime(row.created_at),
         **{name: None if moment is None else to_datetime(moment) for name, moment in _moments(row, definition)},
     )
+
+
+def _without_bad_moments(row: ScheduleRow) -> ScheduleRow:
+    """The row without moments that are out of range."""
+    names = ("next_at", "due_at", "paused_at", "last_at", "skipped_since", "reason_at")
+    moments = {name: moment for name in names if (moment := getattr(row, name)) is not None}
+    bad = {name: None for name, moment in moments.items() if moment not in MOMENTS}
+    return replace(row, **bad, created_at=row.created_at if row.created_at in MOMENTS else 0)
 
 
 def _moments(row: ScheduleRow, definition: NewSchedule) -> list[tuple[str, int | None]]:
