@@ -10,7 +10,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3.14
 # Only errors are worth reading; what is installed is pinned in pyproject.toml.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-all-pythons long check format simulate chaos failover bench clean
+.PHONY: demo test test-all-pythons long check format simulate chaos failover bench screenshots clean
 
 demo: $(VENV)/.base  ## fifteen seconds that show what it does
 	$(BIN)/synergon demo
@@ -37,6 +37,7 @@ check: $(VENV)/.check  ## format, lint, layers and types, without changing anyth
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
+	$(BIN)/python -m tools.type_completeness
 
 format: $(VENV)/.check  ## format, and mend what can be mended
 	$(BIN)/ruff format .
@@ -54,9 +55,18 @@ failover: $(VENV)/.test  ## the PostgreSQL primary is lost under load: ROUNDS=3,
 bench: $(VENV)/.bench $(RIVALS)/.installed  ## the figures, beside others: ONLY="postgres pgqueuer" for some of them
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_ARGS)
 
+screenshots: $(VENV)/.test  ## pictures of all pages of the dashboard, both themes, wide and narrow, in build/screenshots; needs a Chromium
+	$(BIN)/python -m tests.web.screenshots
+
 .PHONY: measure
 measure: $(VENV)/.base  ## how much code a reader meets: counts, no times; WALK=1 lists the functions of a plain task
 	$(BIN)/python -m tools.measure $(if $(WALK),--walk)
+
+.PHONY: site
+site: build/site/.installed  ## the documentation as a site, in build/site-html
+	build/site/bin/python -m tools.site_pages
+	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict
+	@echo "the site is in build/site-html; with search: build/site/bin/python -m http.server --directory build/site-html"
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -85,4 +95,10 @@ $(RIVALS)/.installed: pyproject.toml
 	newest=$$($(PYTHON) benchmarks/newest_python.py) && $$newest -m venv --clear $(RIVALS)
 	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --group rivals
+	touch $@
+
+build/site/.installed: pyproject.toml
+	test -x build/site/bin/python || $(PYTHON) -m venv build/site
+	build/site/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	build/site/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group site
 	touch $@

@@ -10,7 +10,19 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import backlog, huey_bench, idle, isolation, machine, raw_sqlite, schedules, synergon_bench
+from benchmarks import (
+    backlog,
+    batches,
+    counting,
+    flows,
+    huey_bench,
+    idle,
+    isolation,
+    machine,
+    raw_sqlite,
+    schedules,
+    synergon_bench,
+)
 from benchmarks.bars import NOT_MEASURED, ratios, unmeasured
 from benchmarks.figures import Check, Measured, merge
 from benchmarks.limits import measures as limits
@@ -28,6 +40,9 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "backlog": backlog.sqlite,
     "idle": idle.sqlite,
     "schedules": schedules.sqlite,
+    "flows": flows.sqlite,
+    "batches": batches.sqlite,
+    "statistics": counting.sqlite,
     "hints": measures.on_sqlite,
     "postgres": measures.subject("synergon"),
     "pgqueuer": measures.subject("pgqueuer"),
@@ -37,15 +52,21 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "postgres-backlog": backlog.postgres,
     "postgres-idle": idle.postgres,
     "postgres-schedules": schedules.postgres,
+    "postgres-flows": flows.postgres,
+    "postgres-batches": batches.postgres,
+    "postgres-statistics": counting.postgres,
     "limits": limits.sqlite,
     "one-at-a-time": limits.one_at_a_time_on_sqlite,
     "postgres-limits": limits.postgres,
     "postgres-one-at-a-time": limits.one_at_a_time_on_postgres,
-    "memory-servers": limits.memory,
+    "memory-limits": limits.memory,
 }
 
 ONCE: Final = frozenset(
-    {"backlog", "idle", "postgres-backlog", "postgres-idle", "one-at-a-time", "postgres-one-at-a-time"}
+    {
+        *("backlog", "idle", "postgres-backlog", "postgres-idle", "one-at-a-time", "postgres-one-at-a-time"),
+        *("statistics", "postgres-statistics"),
+    }
 )
 """Long enough to even out what else the machine does."""
 

@@ -86,7 +86,7 @@ def _claim_directly(url: str, claims: int) -> Percentiles:
 
     async def claim() -> Percentiles:
         async with Engine(url) as engine:
-            store = engine.store
+            store = engine._store
             await store.register(_node("bench"))
             request = ClaimRequest(node_id="bench", kinds=(KindRequest(kind=KIND, count=CLAIM_SIZE),), limit=CLAIM_SIZE)
             durations, taken = [], []
@@ -155,7 +155,7 @@ class Drain:
         return Drained(tenths, Percentiles.of(self._claims), counts[State.SUCCEEDED], synced)
 
     def _time_claims(self) -> None:
-        store: Any = self._engine.store
+        store: Any = self._engine._store
         claim = store.claim
 
         async def timed(request: ClaimRequest) -> list[Claim]:

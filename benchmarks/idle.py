@@ -51,7 +51,7 @@ async def _measure(subject: str, url: str, seconds: float) -> Measured:
         stores.append(CountingStore(url))
         return stores[-1]
 
-    engine.ports.make_store = counted  # the seam that tests use, too
+    engine._ports.make_store = counted  # the seam that tests use, too
 
     @engine.task
     async def nothing() -> None: ...

@@ -18,6 +18,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     process_tasks: int
     latency_samples: int
     scheduled_tasks: int
+    batch_items: int
     huey_tasks: int
     huey_latency_samples: int
     raw_tasks: int
@@ -31,8 +32,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """In all; as many for each customer."""
     customer_nodes: int
     server_tasks: int
+    tenant_tasks: int
     one_at_a_time: int
     raises: int
+    flows: int
 
 
 FULL: Final = Sizes(
@@ -43,6 +46,7 @@ FULL: Final = Sizes(
     process_tasks=2_000,
     latency_samples=300,
     scheduled_tasks=200,
+    batch_items=100_000,
     huey_tasks=3_000,
     huey_latency_samples=50,
     raw_tasks=50_000,
@@ -55,8 +59,10 @@ FULL: Final = Sizes(
     customer_tasks=20_000,
     customer_nodes=4,
     server_tasks=20_000,
+    tenant_tasks=20_000,
     one_at_a_time=500,
     raises=50,
+    flows=1_000,
 )
 
 QUICK: Final = Sizes(
@@ -67,6 +73,7 @@ QUICK: Final = Sizes(
     process_tasks=1_000,
     latency_samples=200,
     scheduled_tasks=200,
+    batch_items=20_000,
     huey_tasks=2_000,
     huey_latency_samples=30,
     raw_tasks=30_000,
@@ -79,6 +86,8 @@ QUICK: Final = Sizes(
     customer_tasks=10_000,
     customer_nodes=4,
     server_tasks=10_000,
+    tenant_tasks=10_000,
     one_at_a_time=100,
     raises=20,
+    flows=100,
 )

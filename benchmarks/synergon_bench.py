@@ -85,14 +85,14 @@ async def _lateness(bench: Bench, tasks: int) -> list[float]:
 async def _check(bench: Bench, subject: str, measured: Measured) -> None:
     succeeded = await bench.count([State.SUCCEEDED])
     measured.check(f"{subject}: every task is in the history, succeeded", expected=len(bench.ids), found=succeeded)
-    if bench.engine.store.capabilities.durable:
+    if bench.engine._store.capabilities.durable:
         found = await synchronous(bench.engine)
         measured.check(f"{subject}: every commit is synced", expected=True, found=found in SYNCED)
 
 
 async def synchronous(engine: Engine) -> list[str]:
     """How the store commits. On SQLite: the reader's connection as the store tells it, and the writer's own word."""
-    store = engine.store
+    store = engine._store
     facts = await store.describe()
     if not isinstance(store, SqliteStore):
         return [facts["fsync"], facts["synchronous_commit"]]

@@ -33,14 +33,14 @@ gpu = engine.provider("gpu", servers={"gpu-server-1:8080": 2, "gpu-server-2:8080
 
 
 @gpu.task(retry=Retry(attempts=3, first=0.05))
-async def infer(prompt: str, server: Server) -> str:
+async def infer(server: Server, prompt: str) -> str:
     await work_on(server, random.uniform(0.02, 0.05))
     return f"{prompt!r} answered by {server}"
 
 
 @gpu.command
 async def load_model(server: Server, name: str) -> str:
-    server.labels["model"] = name  # later bodies on this server find it
+    server.labels["model"] = name  # later functions on this server find it
     return f"{server} has loaded {name}"
 
 

@@ -1,4 +1,4 @@
-"""Middleware around every body, events of this node, and a bill that is written from the stream of all that ends."""
+"""Middleware around every function, events of this node, and a bill that is written from the stream of all ends."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How a body may end: a failure that heals, a rate limit, a wait, a lost cause, and too many failures."""
+"""How a function may end: a failure that heals, a rate limit, a wait, a lost cause, and too many failures."""
 
 import asyncio
 

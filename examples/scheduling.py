@@ -75,6 +75,7 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two of them")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s [%(name)s] %(message)s")
+    logging.getLogger("synergon").setLevel(logging.DEBUG)  # which tells when due tasks become ready
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'scheduling.db'}"
         asyncio.run(main(url, options.tasks, options.first, options.every))

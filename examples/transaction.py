@@ -16,7 +16,7 @@ engine = Engine(f"sqlite:///{path}")
 
 @engine.task(retry=Retry(attempts=2, first=0.1))
 def ship(order_id: int, ctx: Context = injected) -> str:
-    """Writes in the engine's own database: committed when the body returns, rolled back when it fails."""
+    """Writes in the engine's own database: committed when the function returns, rolled back when it fails."""
     with ctx.transaction() as db:
         db.execute("UPDATE orders SET status = 'shipped', shipments = shipments + 1 WHERE id = ?", (order_id,))
         ctx.enqueue(send_receipt.call(order_id))

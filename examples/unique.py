@@ -39,7 +39,7 @@ async def main() -> None:
         print("indexed:", indexed)
         assert indexed == ["7: synergon"]
 
-        may_end.clear()  # from here on, bodies last until they are allowed to end
+        may_end.clear()  # from here on, functions last until they are allowed to end
         # A key is free again when its task has ended; while it lives, `return` hands out the live task ...
         first = await index.with_options(key="document-7").enqueue(7, "one")
         second = await index.with_options(key="document-7").enqueue(7, "two")
@@ -56,6 +56,15 @@ async def main() -> None:
         may_end.set()
         await first.result(timeout=10)
         assert indexed == ["7: synergon", "7: one"]
+
+        # With `unique_for` the key outlives its task: nothing is indexed twice within the hour.
+        hourly = index.with_options(key="document-8", unique_for="1h")
+        once = await hourly.enqueue(8, "four")
+        await once.result(timeout=10)
+        again = await hourly.enqueue(8, "five")
+        print(f"within the hour it is still task {again.id}")
+        assert (again.id, again.created) == (once.id, False)
+        assert indexed[-1] == "8: four"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ NewEngine = Callable[..., Engine]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-WAITING: Final = ("chaos", "cluster")
+WAITING: Final = ("chaos", "cluster", "contrib")
 """The rooms of the tests that start processes."""
 
 # The suite tells the same stories each time, so that what it says of a change is about the change; the long form makes

@@ -20,8 +20,20 @@ from tests.embedded_server import EmbeddedServer
 SCHEMA: Final = f"test_{os.getpid()}"
 DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
 TABLES: Final = (
-    *("task", "history", "tally", "queue", "node"),
-    *("task_limit", "rate", "provider", "server", "task_group", "audit_log", "pruned", "schedule"),
+    *("task", "history", "tally", "live_count", "queue", "node"),
+    *(
+        "task_limit",
+        "rate",
+        "provider",
+        "server",
+        "task_group",
+        "audit_log",
+        "pruned",
+        "schedule",
+        "key_hold",
+        "retention",
+        "statistics",
+    ),
 )
 IS_OURS: Final = "SYNERGON_TEST_PG" not in os.environ
 """The server belongs to the tests: they may change its settings."""

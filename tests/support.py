@@ -28,6 +28,12 @@ PATIENCE_SECONDS: Final = 30.0
 """How long a test waits for what should happen at once: the machine may be busy, and a failure is final anyway."""
 
 
+NESTED: Final = "[" * 5000 + "]" * 5000
+"""JSON that Python reads from 3.13 on, and that is too deeply nested for older ones."""
+TOO_DEEPLY_NESTED: Final = "[" * 500_000 + "]" * 500_000
+"""JSON that no Python can read. It is too long for an index of PostgreSQL."""
+
+
 async def until(is_so: Callable[[], Awaitable[bool] | bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Return as soon as it is so; for what only a look at the store can tell."""
     async with asyncio.timeout(patience_seconds):
@@ -84,12 +90,12 @@ async def row_of(engine: Engine, node: Node) -> NodeRecord:
 async def all_tasks(engine: Engine) -> list[TaskRecord]:
     """Every task that the store has."""
     found: list[TaskRecord] = []
-    before: int | None = None
+    after: str | None = None
     while True:
-        page = await engine.tasks(limit=1000, before=before)
+        page = await engine.tasks(limit=1000, after=after)
         found += page
-        before = page.next
-        if before is None:
+        after = page.next
+        if after is None:
             return found
 
 
@@ -277,7 +283,7 @@ def make_troubled(engine: Engine) -> list[TroubledStore]:
         made.append(TroubledStore(open_store(url)))
         return cast("Store", made[-1])
 
-    engine.ports.make_store = make
+    engine._ports.make_store = make
     return made
 
 
@@ -289,7 +295,7 @@ class Renewals:
         self.count = 0
         self.is_cut = False
         """How often a node could not say that it stops."""
-        real_make = engine.ports.make_store
+        real_make = engine._ports.make_store
 
         def make(url: str) -> Store:
             store = real_make(url)
@@ -301,7 +307,7 @@ class Renewals:
             store.keeper = keeper  # type: ignore[method-assign]  # put in its place
             return store
 
-        engine.ports.make_store = make
+        engine._ports.make_store = make
 
 
 class WatchedKeeper:

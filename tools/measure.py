@@ -27,15 +27,18 @@ SOURCE: Final = Path(synergon.__file__).parent
 WALKS: Final = 5
 INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 """Newer versions of Python run most of these without a frame of their own, so they count on none."""
-NOUNS: Final = frozenset({"string", "warning"})
+NOUNS: Final = frozenset({"listing", "string", "warning"})
 """Words in -ing that name a thing."""
 OUTSIDE: Final = re.compile(
-    r"_(rooms?|lanes?|seats?|settlements?|settled|body|bodies|resting|refuse|refused|refusal|demands?|holdings?|kept|places?"
-    r"|standing|pace|turns?)(?=_)"
+    r"_(rooms?|lanes?|seats?|settlements?|settled|body|bodies|resting|demands?|holdings?|kept|places?"
+    r"|standing|pace)(?=_)"
 )
-"""Words that the glossary replaces by others. A request over HTTP has a body, which is no task function."""
+"""Words that the glossary replaces by others."""
+EXEMPT: Final = frozenset({"KEPT"})
+"""Names in which such a word has another meaning: `Table.KEPT` of `stores.columns` has to do with no reservation."""
 STATEMENT_OR_COLUMN: Final = re.compile(r"^(?:-- name: |    )([a-z_]+)(?=$| +[A-Za-z]+\b)", re.MULTILINE)
-HTTP: Final = frozenset({"http_client", "http_server", "signatures", "wire"})
+HTTP: Final = frozenset({"asgi_app", "http_client", "http_server", "signatures", "wire"})
+"""Modules in which a body is that of a request over HTTP, and no task function."""
 
 
 # ------------------------------------------------------------ the walk of a task
@@ -198,7 +201,7 @@ def names_outside(trees: Mapping[Path, ast.Module], source: Path) -> list[str]:
     names = {name for path, tree in trees.items() if path.stem not in HTTP for name in _defined(tree)}
     for path in source.rglob("*.sql"):
         names.update(STATEMENT_OR_COLUMN.findall(path.read_text(encoding="utf-8")))
-    return sorted(name for name in names if OUTSIDE.search(f"_{_with_underscores(name)}_"))
+    return sorted(name for name in names - EXEMPT if OUTSIDE.search(f"_{_with_underscores(name)}_"))
 
 
 def _with_underscores(name: str) -> str:

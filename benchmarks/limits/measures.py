@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from benchmarks.figures import Measured
-from benchmarks.limits import customers, one_at_a_time, raised, servers
+from benchmarks.limits import customers, one_at_a_time, raised, servers, tenants
 from benchmarks.postgres.server import running_server
 from benchmarks.sizes import Sizes
 from benchmarks.synergon_bench import SYNCED, synchronous
@@ -25,9 +25,10 @@ def postgres(folder: Path, sizes: Sizes) -> Measured:
 
 
 def memory(_: Path, sizes: Sizes) -> Measured:
-    """In memory there are no processes to share with: only servers."""
+    """In memory there are no processes to share with: only servers and tenants."""
     measured = Measured()
     asyncio.run(servers.measure("memory", "memory://", sizes.tasks, measured))
+    asyncio.run(tenants.measure("memory", "memory://", sizes.tenant_tasks, measured))
     return measured
 
 
@@ -50,6 +51,7 @@ def _measure(subject: str, url: str, sizes: Sizes) -> Measured:
     measured = Measured()
     customers.measure(subject, url, sizes, measured)
     asyncio.run(servers.measure(subject, url, sizes.server_tasks, measured))
+    asyncio.run(tenants.measure(subject, url, sizes.tenant_tasks, measured))
     asyncio.run(raised.measure(subject, url, sizes.raises, measured))
     asyncio.run(_check(subject, url, measured))
     return measured

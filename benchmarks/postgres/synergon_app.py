@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import synergon.node.node  # noqa: F401  loaded before the first measurement, as in a running worker
-from benchmarks.postgres.app import CONCURRENCY, App
+from benchmarks.postgres.app import App
 from synergon import Engine
 
 
 class SynergonApp(App):
-    """A node with 500 coroutines; producers tell it by hints."""
+    """A node as installed; producers tell it by hints."""
 
     package = "synergon"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._engine = Engine(url, concurrency=CONCURRENCY)
+        self._engine = Engine(url)
 
         @self._engine.task(name="nothing")
         async def nothing(number: int) -> None:

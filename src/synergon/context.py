@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from synergon.errors import OptionError, PayloadError
+from synergon.model.attempts import BatchItem
+from synergon.model.dependencies import Dependency
 from synergon.model.outcomes import Progress
 from synergon.model.record import storable, to_datetime
 from synergon.model.tasks import NewTask
@@ -17,7 +19,8 @@ from synergon.options.durations import Duration, seconds
 from synergon.providers.server import Server
 
 if TYPE_CHECKING:
-    from synergon.task import Call
+    from synergon.call import Call
+    from synergon.model.tracer import Tracer
 
 injected: Final[Any] = None
 """A default for parameters that synergon fills in, so that type checkers allow callers to leave them out: `def send(to:
@@ -30,6 +33,16 @@ class AttemptLink(Protocol):
     @property
     def cancel_requested(self) -> bool:
         """Whether the task function should end."""
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Makes spans for children. None if the engine is not traced."""
+        return None
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why the end of the attempt was requested. None if it was not."""
+        return None
 
     def report(self, progress: Progress) -> None:
         """Pass progress to the node. Safe from any thread."""
@@ -70,11 +83,13 @@ class Context:
 
     __slots__ = (
         "_children",
+        "_items",
         "_link",
         "_meta",
         "_scheduled_for",
         "attempt",
         "claim_no",
+        "dependencies",
         "kind",
         "queue",
         "server",
@@ -95,17 +110,23 @@ class Context:
         meta: bytes | None = None,
         server: Server | None = None,
         scheduled_for: int | None = None,
+        dependencies: tuple[Dependency, ...] = (),
+        items: tuple[BatchItem, ...] = (),
     ) -> None:
-        self.task_id = task_id
-        self.kind = kind
-        self.queue = queue
-        self.attempt = attempt
+        self.task_id: int = task_id
+        self.kind: str = kind
+        self.queue: str = queue
+        self.attempt: Final = attempt
         """The number of the attempt, from 1. A retry counts one more; a snooze or a crash does not."""
-        self.claim_no = claim_no
+        self.claim_no: int = claim_no
         """The number of the claim. It is new at each run, so it can be used to make outside effects idempotent."""
-        self.server = server
+        self.server: Final = server
         """The server on which the task runs. None if its kind has no provider."""
-        self.tags = tags
+        self.tags: Final = tags
+        self.dependencies: Final = dependencies
+        """The tasks that this one depends on, in order, with their states and results. For the task that follows a
+        group: the tasks of the group."""
+        self._items = items
         self._link = link
         self._meta = meta
         self._scheduled_for = scheduled_for
@@ -118,6 +139,12 @@ class Context:
         return decoded
 
     @property
+    def items(self) -> tuple[BatchItem, ...]:
+        """The tasks of the batch, in the order of the list that the task function gets. For a task that runs alone,
+        only itself."""
+        return self._items or (BatchItem(task_id=self.task_id, attempt=self.attempt, meta_json=self._meta),)
+
+    @property
     def scheduled_for(self) -> datetime | None:
         """The nominal moment of the occurrence for which a schedule created the task; None for any other task."""
         return None if self._scheduled_for is None else to_datetime(self._scheduled_for)
@@ -127,6 +154,13 @@ class Context:
         """Whether the task function should end: because of a cancellation, its deadline, a preemption, or a node that
         stops."""
         return self._link.cancel_requested
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why the end of the attempt was requested: "timeout", "cancel", "shutdown", "lease_lost", "cordon",
+        "preempted" or "no_child". None if it was not, and always in a child process. For middleware: a task function
+        reads `cancel_requested`, from which the node learns that the function ends for this reason."""
+        return self._link.stopped_by
 
     @property
     def children(self) -> tuple[NewTask, ...]:
@@ -146,14 +180,19 @@ class Context:
 
     def enqueue(self, *calls: Call[Any]) -> Queued:
         """Enqueue children. They are stored only together with this task's success."""
-        for call in calls:
-            if call.placement.conn is not None:
-                raise OptionError("conn cannot be given to ctx.enqueue: children are committed with the task itself")
-            child = call.to_new_task()
-            if child.on_conflict != "return":
-                raise PayloadError('children of a task can only use on_conflict="return"')
-            self._children.append(child)
+        self._children += [self._child(call) for call in calls]
         return Queued()
+
+    def _child(self, call: Call[Any]) -> NewTask:
+        if call.placement.conn is not None:
+            raise OptionError("conn cannot be given to ctx.enqueue: children are committed with the task itself")
+        child = call.to_new_task()
+        if child.on_conflict != "return":
+            raise PayloadError('children of a task can only use on_conflict="return"')
+        if self._link.tracer is not None:
+            with self._link.tracer.producer_span((child,), "create") as span:
+                (child,) = span.tasks
+        return child
 
     async def still_owned(self) -> bool:
         """Whether this attempt's outcome would still be accepted. Call it before an effect that cannot be undone."""

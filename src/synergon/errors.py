@@ -3,6 +3,7 @@
 SynergonError
 ├── ConfigurationError (ValueError)   the mistake is in the code or settings; raised where it is made
 │   ├── OptionError                   an option is unknown, misspelt or has a bad value
+│   │   └── NameNotFound              no limit, provider or node of that name
 │   ├── KindError                     a kind is unknown, or registered twice
 │   └── NotAvailable                  a feature that this release, store or platform does not have
 ├── PayloadError (ValueError)         arguments or results that do not match, cannot be JSON, or are too large
@@ -18,6 +19,7 @@ SynergonError
 │   ├── TaskFailed, TaskCancelled     the final state, as `handle.result()` tells it; have `.record`
 ├── ScheduleError                     about one schedule; has `.name`
 │   ├── ScheduleNotFound, ScheduleExists
+├── BatchErrors                       raised by a task function of a batch: `.errors` has the failed items by index
 ├── CommandsFailed                    a command sent to each server; has `.results` and `.errors` by address
 ├── EventsLost                        events were pruned before the stream had read them
 ├── ResultTimeout (TimeoutError)      only the wait has ended; the task continues
@@ -25,11 +27,12 @@ SynergonError
 └── NotConnected                      the engine is not connected, or is being closed
 
 Control                               raised by a task function to decide how its attempt ends; not errors
-├── RetryAfter, Snooze, Discard, Cancel
+├── RetryAfter, Snooze, Discard, Cancel, ServerFailed
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -46,6 +49,10 @@ class ConfigurationError(SynergonError, ValueError):
 
 class OptionError(ConfigurationError):
     """An option is unknown, misspelt, or has an invalid value."""
+
+
+class NameNotFound(OptionError):
+    """No limit, provider or node of this name or id is known."""
 
 
 class KindError(ConfigurationError):
@@ -145,6 +152,27 @@ class ScheduleExists(ScheduleError):
     """A schedule with this name exists already."""
 
 
+class BatchErrors(SynergonError):
+    """Raised by the task function of a batch: some of its items have failed, and all others have succeeded.
+
+    An error may be any exception. A control exception (`RetryAfter`, `Snooze`, `Discard`, `Cancel`) decides how the
+    attempt of that item ends.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        for index, error in errors.items():
+            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+                raise OptionError(f"BatchErrors takes errors by the index of their item, got the index {index!r}")
+            if not isinstance(error, BaseException):
+                raise OptionError(f"BatchErrors takes an exception for each index, got {error!r} for {index}")
+        if not errors:
+            raise OptionError("BatchErrors takes at least one error; if no item has failed, return")
+        some = ", ".join(f"{index}: {type(error).__name__}" for index, error in sorted(errors.items())[:3])
+        super().__init__(f"{len(errors)} items of the batch failed ({some}{', …' if len(errors) > 3 else ''})")
+        self.errors: dict[int, BaseException] = dict(errors)
+        """The errors by the index of the failed item in the list that the task function got."""
+
+
 class CommandsFailed(SynergonError):
     """A command that was sent to each server failed on some of them."""
 
@@ -181,7 +209,7 @@ class RetryAfter(Control):
 
     def __init__(self, seconds: float, why: str = "") -> None:
         super().__init__(why or f"retry after {seconds} s")
-        self.seconds = check_pause(seconds, "RetryAfter")
+        self.seconds: float = check_pause(seconds, "RetryAfter")
 
 
 class Snooze(Control):
@@ -189,7 +217,7 @@ class Snooze(Control):
 
     def __init__(self, seconds: float, why: str = "") -> None:
         super().__init__(why or f"snooze for {seconds} s")
-        self.seconds = check_pause(seconds, "Snooze")
+        self.seconds: float = check_pause(seconds, "Snooze")
 
 
 class Discard(Control):
@@ -198,6 +226,14 @@ class Discard(Control):
 
 class Cancel(Control):
     """End the task `cancelled`."""
+
+
+class ServerFailed(Control):
+    """Blame the server on which the task runs, and run the task again, on another server if there is one.
+
+    Counts against the health of the server, and not as an attempt of the task. After `SERVER_FAILURE_LIMIT` (10) of
+    them, and in a task without a server, it is an ordinary error.
+    """
 
 
 def check_pause(seconds: float, where: str) -> float:

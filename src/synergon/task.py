@@ -1,36 +1,31 @@
-"""Task types and calls: a registered function, and the function with bound arguments and options."""
+"""Task types: a registered function and its policy."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
-from asyncio import _get_running_loop
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from synergon.client.cooperative import made_in_chunks
-from synergon.client.must_await import AwaitedCall, coroutine_function, must_await, no_loop
-from synergon.client.sync_bridge import IDLE_HOOK_GUARD
+from synergon.call import DEFAULT_PLACEMENT, Enqueueable, check_kind
 from synergon.context import Context
-from synergon.errors import ConfigurationError, OptionError, PayloadError
-from synergon.handle import Handle
-from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, with_process
-from synergon.model.tasks import NewTask
+from synergon.errors import ConfigurationError, OptionError
+from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, with_execution
 from synergon.options.acceptor import DEFAULT_HOLDS_SECONDS, DEFAULT_TIMEOUT_SECONDS, Acceptor, Decider
 from synergon.options.argument_template import ArgumentTemplate
 from synergon.options.durations import Duration
 from synergon.options.idle_hook import WhenIdle, registrar
 from synergon.options.key_template import KeyTemplate
 from synergon.options.middleware_checks import Middleware, check_middleware
-from synergon.options.options import CallOptions, KindPolicy, Placement, kind_policy, make_placement, one_line
-from synergon.options.payload import Signature, encode
-from synergon.options.requirement_options import requirements_text
-from synergon.policies import DEFAULT_QUEUE, ONCE
+from synergon.options.options import KindPolicy, Placement, kind_policy
+from synergon.options.payload import Signature
+from synergon.options.requirement_options import NOTHING_GIVEN, requirements_text
+from synergon.options.tenants import Tenant, TenantTemplate
+from synergon.policies import ONCE
 from synergon.providers.server import Server
 
 if TYPE_CHECKING:
@@ -42,203 +37,12 @@ Full = ParamSpec("Full")
 Returned = TypeVar("Returned")
 Value = TypeVar("Value")
 Around = TypeVar("Around", bound=Middleware)
+FailureHandler = TypeVar("FailureHandler", bound=Callable[..., Any])
 
 REGISTERED: Final[WeakValueDictionary[tuple[str, str, str], AnyTask]] = WeakValueDictionary()
 """All task types of this process. The key is the module that registered the type, the function's name and the kind."""
 
 INJECTED: Final[frozenset[type]] = frozenset({Context, Server})
-DEFAULT_PLACEMENT: Final = Placement()
-
-
-class Call(Generic[Value]):
-    """A kind with bound arguments and options, not stored yet."""
-
-    __slots__ = ("key", "kind", "limit_key", "payload", "placement", "task_type")
-
-    def __init__(
-        self,
-        kind: str,
-        payload: bytes,
-        placement: Placement,
-        task_type: TaskType[..., ..., Any, Value] | None,
-        limit_key: str | None = None,
-        key: str | None = None,
-    ) -> None:
-        self.kind = kind
-        self.payload = payload
-        self.placement = placement
-        self.task_type = task_type
-        self.limit_key = limit_key
-        """The key of the call's key queue. None if its kind has no key queues."""
-        self.key = key
-        """The unique key that its kind has made of the arguments."""
-
-    def __repr__(self) -> str:
-        return f"<Call of {self.kind} {self.payload.decode()}>"
-
-    def with_options(self, **options: Unpack[CallOptions]) -> Call[Value]:
-        """A copy of the call with these options. They replace all options that the call had."""
-        placement = make_placement(options, f"with_options of {self.kind!r}", has_key=self.key is not None)
-        if self.task_type is not None:
-            self.task_type.check_placement(placement)
-        return Call(self.kind, self.payload, placement, self.task_type, self.limit_key, self.key)
-
-    def to_new_task(self, origin: str | None = None) -> NewTask:
-        """The record for the store, with the options of the call completed by those of the kind. `origin` is the engine
-        that is notified of the task's end."""
-        placement, task_type = self.placement, self.task_type
-        policy = task_type.policy if task_type is not None else None
-        if placement is DEFAULT_PLACEMENT and task_type is not None and policy is not None:  # the usual case
-            return NewTask(
-                kind=self.kind,
-                queue=policy.queue,
-                payload=self.payload,
-                priority=policy.priority,
-                max_attempts=policy.retry.attempts,
-                origin=origin,
-                limit_key=self.limit_key,
-                key=self.key,
-                on_conflict=policy.on_conflict,
-                requirements=task_type.requirements_text,
-                title=None if policy.title is None else self._title(policy.title),
-            )
-        attempts = placement.max_attempts or (policy.retry.attempts if policy else None)
-        queue = placement.queue or (policy.queue if policy else DEFAULT_QUEUE)
-        priority = placement.priority if placement.priority is not None else (policy.priority if policy else 0)
-        title = placement.title or (policy.title if policy else None)
-        return NewTask(
-            kind=self.kind,
-            queue=queue,
-            payload=self.payload,
-            priority=priority,
-            run_at=placement.run_at,
-            delay=placement.delay,
-            expires_in=placement.expires_in,
-            max_attempts=attempts,
-            overrides=placement.overrides,
-            key=placement.key or self.key,
-            on_conflict=placement.on_conflict or (policy.on_conflict if policy else "return"),
-            tags=placement.tags,
-            meta=placement.meta,
-            origin=origin,
-            limit_key=self.limit_key,
-            requirements=self._requirements(),
-            title=None if title is None else self._title(title),
-        )
-
-    def _title(self, title: str) -> str | None:
-        if self.task_type is not None:
-            template = self.task_type.title_template(title)
-            return one_line(template.fill(self.task_type.signature.decode(self.payload)))
-        template = ArgumentTemplate(title, None, f"title of task {self.kind!r}")
-        return one_line(template.fill(msgspec.json.decode(self.payload)))
-
-    def _requirements(self) -> str:
-        where = f"with_options of {self.kind!r}"
-        if self.task_type is None:  # the timeout of the kind is not known here either
-            is_long = self.placement.timeout is not None
-            is_process = self.placement.is_process
-            return requirements_text(
-                self.placement.requirements, None, is_long=is_long, is_process=is_process, where=where
-            )
-        return self.task_type.requirements_for(self.placement)
-
-
-class Enqueueable(Generic[Parameters, Value]):
-    """The common base of task types with and without options. Its methods take the arguments of the task function."""
-
-    _task_type: TaskType[..., Parameters, Any, Value]
-    _placement: Placement
-
-    @property
-    def name_in_code(self) -> str:
-        """The name in the user's code, for messages."""
-        return self._task_type.function.__name__
-
-    @property
-    def logger(self) -> logging.Logger:
-        """The logger of the engine."""
-        return self._task_type.engine.logger
-
-    def call(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Call[Value]:
-        """Bind and check the arguments. Raises PayloadError if they do not match the signature."""
-        return self._call(args, kwargs)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
-        task_type = self._task_type
-        payload, arguments = task_type.signature.bind(args, kwargs)
-        if task_type.key_template is None and task_type.unique_key is None:
-            return Call(task_type.kind, payload, self._placement, task_type)
-        given = task_type.signature.as_dict(arguments)
-        limit_key = None if task_type.key_template is None else task_type.key_template.key(given)
-        key = None if task_type.unique_key is None else task_type.unique_key.key(given)
-        return Call(task_type.kind, payload, self._placement, task_type, limit_key, key)
-
-    @coroutine_function
-    def enqueue(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Coroutine[Any, Any, Handle[Value]]:
-        """Store the call as a task. Returns when it is durable."""
-        # Like @must_await, but arguments are passed once: this is called most often.
-        if _get_running_loop() is None:
-            raise no_loop(self, "enqueue", "enqueue_sync")
-        return AwaitedCall(self._enqueue(args, kwargs), self, "enqueue")
-
-    @must_await(sync="enqueue_sync")
-    async def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
-        """`enqueue`, under the name that other task queues use. (The option for a delay is also called `delay`.)"""
-        return await self._enqueue(args, kwargs)
-
-    async def _enqueue(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Value]:
-        if (guard := IDLE_HOOK_GUARD.get()) is not None:  # first, because an idle hook may make very many calls
-            await guard.check_after_other_tasks()
-        task_type = self._task_type
-        inserted = await task_type.engine.enqueuer.enqueue_one(self._call(args, kwargs))
-        return Handle.of(task_type.engine, inserted, task_type)
-
-    @must_await(sync="enqueue_many_sync")
-    async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
-        """Store one task per entry, all or none. An entry is a tuple of positional arguments, or a dict of named
-        ones."""
-        calls = await made_in_chunks(self._bind_entry, list(arguments))
-        return cast("list[Handle[Value]]", await self._task_type.engine.enqueue(calls))
-
-    def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
-        """`enqueue` for code without an event loop."""
-        (handle,) = self._task_type.engine.enqueue_sync([self.call(*args, **kwargs)])
-        return cast("Handle[Value]", handle)
-
-    def enqueue_many_sync(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
-        """`enqueue_many` for code without an event loop."""
-        calls = [self._bind_entry(entry) for entry in arguments]
-        return cast("list[Handle[Value]]", self._task_type.engine.enqueue_sync(calls))
-
-    def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
-        """This task type with these options. They apply to calls that are made through the returned object."""
-        has_key = self._task_type.unique_key is not None
-        where = f"with_options of {self._task_type.kind!r}"
-        return Configured(self._task_type, make_placement(options, where, has_key=has_key))
-
-    def _bind_entry(self, entry: tuple[Any, ...] | Mapping[str, Any]) -> Call[Value]:
-        if isinstance(entry, tuple):
-            return self._call(entry, {})
-        if isinstance(entry, Mapping):
-            return self._call((), dict(entry))
-        raise PayloadError(
-            f"enqueue_many takes tuples or dicts of arguments, got {entry!r}; for one argument: (value,)"
-        )
-
-
-class Configured(Enqueueable[Parameters, Value]):
-    """A task type with options for its calls."""
-
-    def __init__(self, task_type: TaskType[..., Parameters, Any, Value], placement: Placement) -> None:
-        self._task_type = task_type
-        self._placement = placement
-        task_type.check_placement(placement)
-
-    @property
-    def name_in_code(self) -> str:
-        """The expression for this object in the user's code, for messages."""
-        return f"{self._task_type.name_in_code}.with_options(...)"
 
 
 class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returned, Value]):
@@ -264,10 +68,10 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise ConfigurationError(f"@engine.task decorates functions, got {function!r}")
         self.engine = engine
         self.function = function
-        self.registered_in = registered_in or getattr(function, "__module__", "")
+        self.registered_in: str = registered_in or getattr(function, "__module__", "")
         """The module whose import registers the kind. A child process imports it."""
         self.kind: str = check_kind(options.get("name", getattr(function, "__name__", "")))
-        self.is_coroutine = inspect.iscoroutinefunction(function)
+        self.is_coroutine: Final = inspect.iscoroutinefunction(function)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigurationError(f"task {self.kind!r} is a generator; a task function returns once")
         self.policy: KindPolicy = kind_policy(
@@ -276,39 +80,65 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.provider = provider
         """The provider on whose servers tasks of this kind run. None if they need no server."""
         self.is_command = is_command
-        self.signature = Signature(function, self.kind, INJECTED)
+        if is_command and self.policy.batch is not None:
+            raise OptionError(f"command {self.kind!r} cannot have batch=: a command is run for one server, and once")
+        if is_command and self.policy.api:
+            raise OptionError(f"command {self.kind!r} cannot have api=True: a command is for a server; send it in code")
+        self.signature: Final = Signature(function, self.kind, INJECTED, is_batch=self.policy.batch is not None)
+        self.encode_result: Callable[[Any], bytes | None]
+        self.encode_result = self.signature.encode_result if self.policy.keep_result else _encode_nothing
+        """Encodes the result of the task function as JSON. Returns None if results of this kind are not stored."""
         if provider is None and Server in self.signature.injected.values():
             raise ConfigurationError(
                 f"task {self.kind!r} asks for a Server, which only tasks of a provider have; use @provider.task"
             )
-        self.key_template = (
-            KeyTemplate(self.policy.limit_by, self.signature.parameters, f"limit_by of task {self.kind!r}")
+        batch = self.policy.batch
+        by, what = (self.policy.limit_by, "limit_by") if batch is None else (batch.by, "Batch by")
+        self.key_template: Final = (
+            KeyTemplate(by, self.signature.template_parameters, f"{what} of task {self.kind!r}")
             if self.policy.has_key_queues
             else None
         )
-        self.unique_key = (
+        self.unique_key: Final = (
             None
             if self.policy.key is None
-            else KeyTemplate(self.policy.key, self.signature.parameters, f"key of task {self.kind!r}")
+            else KeyTemplate(self.policy.key, self.signature.template_parameters, f"key of task {self.kind!r}")
         )
         """Makes the unique keys of its tasks."""
+        self._tenant_template = (
+            None
+            if self.policy.fair_by is None
+            else TenantTemplate(self.policy.fair_by, self.policy.weight, self.signature.parameters, self.kind)
+        )
+        self.has_templates: Final = not (
+            self.key_template is None and self.unique_key is None and self.policy.fair_by is None
+        )
+        """Whether keys or tenants are made of the arguments of its tasks."""
         if self.policy.title is not None:
             self.title_template(self.policy.title)
-        self.limits = self._limits()
-        """The limits of which a task of this kind holds a permit while it runs."""
-        self.is_limited = bool(self.limits) or provider is not None or self.key_template is not None
+        if "units" in options:
+            self._check_units(f"@task of {self.kind!r}")
+        self.limits: Final = self._limits()
+        """The limits whose permits a task of this kind holds while it runs."""
+        self.is_limited: Final = bool(self.limits) or provider is not None or self.key_template is not None
         """Whether limits or servers bound how many tasks of this kind may run."""
         self.uses_transaction = False
         """The function has called ctx.transaction(), which a child process does not have."""
-        self.requirements = self.policy.requirements
-        self.requirements_text = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
+        self.requirements: Final = self.policy.requirements
+        self.requirements_text: Final = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
         """The requirements as text, for the rows of tasks whose call does not override them."""
-        self.weight = with_process(self.requirements, is_process=self.policy.runs_in == "process")
-        """The requirements of tasks that have none of their own; they include a child process if the kind runs in
-        one."""
+        self.is_threaded: Final = not self.is_coroutine and not is_command
+        """The function takes a thread of those for tasks, unless it runs in a child process."""
+        self.weight: Final = with_execution(
+            self.requirements, is_process=self.policy.runs_in == "process", is_threaded=self.is_threaded
+        )
+        """The requirements of tasks that have none of their own; they include the child process or the thread that the
+        kind runs in."""
         self.acceptor: Acceptor | None = None
         """The `can_accept` function, which is called before a task is claimed. None if there is none."""
-        self.hooks = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
+        self.final_failure: Callable[..., Any] | None = None
+        """The `on_final_failure` function. None if there is none."""
+        self.hooks: Final = self.policy.hooks if provider is None else (*provider.hooks, *self.policy.hooks)
         """The hooks. Those of the provider come first."""
         self._middlewares = list(self.policy.middleware)
         self.around: tuple[Middleware, ...] = ()
@@ -357,11 +187,29 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         `holds_for`. If the function raises, or takes longer than `timeout`, the candidates are rejected."""
         if function is None:
             return partial(self.can_accept, holds_for=holds_for, timeout=timeout)
+        if self.policy.batch is not None:
+            raise OptionError(f"task {self.kind!r} has batch=, so can_accept cannot choose among its tasks; remove one")
         if self.acceptor is not None:
             raise ConfigurationError(f"task {self.kind!r} has two functions for can_accept; it takes one")
-        if self.engine.node is not None:
+        if self.engine._node is not None:
             raise ConfigurationError(f"can_accept of {self.kind!r} must be there before a worker starts")
         self.acceptor = Acceptor(function, self.kind, holds_for=holds_for, timeout=timeout)
+        return function
+
+    def on_final_failure(self, function: FailureHandler) -> FailureHandler:
+        """Call a function when an attempt on a live node ends a task of this kind `failed`. Plain or `async`, it takes
+        `(task, seconds, error, transaction)`. What it writes with `transaction`, which is used like
+        `ctx.transaction()`, is committed together with the end of the task. If it raises, nothing of that is stored,
+        and the task ends with the error added to its own."""
+        if not callable(function):
+            raise ConfigurationError(f"on_final_failure of {self.kind!r} decorates a function, got {function!r}")
+        if self.policy.batch is not None:
+            raise OptionError(f"task {self.kind!r} has batch=, so it cannot have on_final_failure; use on_failure")
+        if self.final_failure is not None:
+            raise ConfigurationError(f"task {self.kind!r} has two functions for on_final_failure; it takes one")
+        if self.engine._node is not None:
+            raise ConfigurationError(f"on_final_failure of {self.kind!r} must be there before a worker starts")
+        self.final_failure = function
         return function
 
     def middleware(self, function: Around) -> Around:
@@ -373,11 +221,15 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 
     def wrap_again(self) -> None:
         """Rebuild the chain of middleware after some was added."""
-        self.around = (*self.engine.middlewares, *self._middlewares)
+        self.around = (*self.engine._middlewares, *self._middlewares)
 
     def check_placement(self, placement: Placement) -> None:
         """Raise OptionError or ConfigurationError for options that this kind does not support."""
         self.requirements_for(placement)
+        if self.policy.batch is not None:
+            self._check_item_placement(placement)
+        if placement.units is not None:
+            self._check_units(f"with_options of {self.kind!r}")
         if placement.title is not None:
             self.title_template(placement.title)
         runs_in = placement.runs_in
@@ -387,12 +239,55 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             raise OptionError(f"{self.kind!r} is a plain function and would block the loop")
         if runs_in == "thread" and self.is_coroutine:
             raise OptionError(f"{self.kind!r} is a coroutine, which runs in the loop or a process")
+        if placement.weight is not None and self._tenant_template is None:
+            raise OptionError(f"{self.kind!r} has no fair_by, so a call of it cannot have a weight; set fair_by first")
+
+    def reject_templates_over(self, unknown: Container[str]) -> None:
+        """Raise OptionError if a key or the tenant is made of an argument that is not known yet."""
+        keys: list[KeyTemplate | TenantTemplate | None]
+        keys = [self.key_template, self.unique_key, self._tenant_template]
+        is_unknown_item = self.signature.list_name in unknown  # its fields are those of the templates
+        for template in keys:
+            for name in () if template is None else template.names:
+                if template is not None and (is_unknown_item or name in unknown):
+                    raise OptionError(
+                        f"{template.what} uses {name!r}, the result of a step that is not known before the flow runs"
+                    )
+
+    def tenant_of(self, arguments: Mapping[str, Any], placement: Placement) -> Tenant | None:
+        """The tenant of a task with these arguments and options. None if the kind has no `fair_by`."""
+        return None if self._tenant_template is None else self._tenant_template.tenant(arguments, placement.weight)
+
+    def _check_item_placement(self, placement: Placement) -> None:
+        """Raise OptionError for options that concern a whole batch, and so cannot be given for one of its items."""
+        given = {
+            "queue": placement.queue,
+            "timeout": placement.timeout,
+            "units": placement.units,
+            "runs_in": placement.runs_in,
+            "cost, needs and forbids": None if placement.requirements == NOTHING_GIVEN else placement.requirements,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"with_options of {self.kind!r} cannot give {name}: the items of a batch run together; give it "
+                    "to @task"
+                )
+
+    def _check_units(self, where: str) -> None:
+        if not self.policy.limits and self.provider is None:
+            raise OptionError(
+                f"{where}: units count for the rates of limits, and the task names no limit and runs on no server; "
+                'give limits=["..."], and declare it with engine.limit("...", rate=Rate(...))'
+            )
 
     def title_template(self, title: str) -> ArgumentTemplate:
         """The template that makes titles from arguments. Raises OptionError if it names something that is no
         argument."""
-        arguments = {name: self.signature.parameters[name] for name in self.signature.names}
-        return ArgumentTemplate(title, arguments, f"title of task {self.kind!r}")
+        parameters: Mapping[str, inspect.Parameter] | None = self.signature.template_parameters
+        if self.signature.list_name is None:
+            parameters = {name: self.signature.parameters[name] for name in self.signature.names}
+        return ArgumentTemplate(title, parameters, f"title of task {self.kind!r}")
 
     def requirements_for(self, placement: Placement) -> str:
         """The text of the requirements for a call with these options."""
@@ -437,18 +332,5 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
 AnyTask = TaskType[..., ..., Any, Any]
 
 
-def check_kind(name: Any) -> str:
-    """Check the name of a kind: a word that is readable in a table, a URL and a shell."""
-    if not isinstance(name, str) or not name or len(name) > 200 or not all(c.isalnum() or c in "_.:-" for c in name):
-        raise OptionError(f"a kind's name is made of letters, digits and _ . : -, got {name!r}; give name=...")
-    return name
-
-
-def call_by_name(kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
-    """Make a call of a kind whose function is not registered here. Its arguments are checked where it runs."""
-    if args:
-        raise PayloadError(
-            f"the function of kind {kind!r} is not known here, so name its arguments: {kind}(name=value)"
-        )
-    payload = encode(kwargs, f"the payload of task {kind!r}")
-    return Call(check_kind(kind), payload, DEFAULT_PLACEMENT, None)
+def _encode_nothing(_result: Any) -> None:
+    """Used by kinds whose results are not stored."""

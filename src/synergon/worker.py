@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 from synergon.errors import OptionError, StoreUnavailable
 from synergon.node.attempts.deadlines import Timeouts
 from synergon.node.duty import pause_after
+from synergon.node.health.monitor import HealthMonitor
+from synergon.node.health.readiness import Readiness
+from synergon.node.health.systemd import notifier_of
 from synergon.node.logger import NodeLogger
 from synergon.options.pipelines import reject_unknown_upstream
 from synergon.options.settings import Settings
@@ -36,13 +39,17 @@ class Worker:
         self.may_exit = False
         self.on_start: Callable[[], None] = lambda: None
         """Called by `run_until_stopped` when the node has started."""
-        self.grace = settings.grace
-        self.logger = engine.logger
+        self.grace: Final = settings.grace
+        self.logger: Final = engine.logger
+        self.monitor: Final = HealthMonitor(Readiness(settings.name), settings.health_listen, engine.logger)
+        """Tells probes and systemd how the worker is."""
+        self._stack = contextlib.AsyncExitStack()
+        """What the end of the worker undoes after its node has stopped: the lifespans, then the connection."""
 
     @property
     def node(self) -> Node | None:
         """The node. None while there is none."""
-        return self._engine.node
+        return self._engine._node
 
     @property
     def may_wait(self) -> bool:
@@ -51,12 +58,18 @@ class Worker:
         return open_store(self._settings.url).capabilities.remote
 
     async def __aenter__(self) -> Node:
-        await self._engine.connect()
-        try:
-            return await start_node(self._engine, self._settings, may_exit=self.may_exit)
-        except BaseException:
-            await self._engine.close()
-            raise
+        self._engine.import_modules(self._settings.imports)
+        self.monitor.readiness.is_stopping = False
+        async with contextlib.AsyncExitStack() as stack:
+            if not self.monitor.is_running:
+                await stack.enter_async_context(self.monitor)
+            await self._engine.connect()
+            stack.push_async_callback(self._engine.close)
+            await enter_lifespans(self._engine, stack)
+            node = await start_node(self._engine, self._settings, may_exit=self.may_exit)
+            self.monitor.readiness.node = node
+            self._stack = stack.pop_all()
+        return node
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -66,34 +79,45 @@ class Worker:
             if self.drain and error is None and node is not None:
                 await node.drained()
         finally:
-            await self._engine.stop_node(self.grace)
-            await self._engine.close()
+            self.monitor.note_stop()
+            try:
+                await self._engine._stop_node(self.grace)
+            finally:
+                await self._stack.aclose()
+
+
+async def enter_lifespans(engine: Engine, stack: contextlib.AsyncExitStack) -> None:
+    """Run the first parts of the engine's lifespans. The stack runs the rest of those whose first part has ended."""
+    for make in engine._lifespans:
+        await stack.enter_async_context(make())
 
 
 async def start_node(engine: Engine, settings: Settings, *, may_exit: bool = False) -> Node:
     """Start a node on a connected engine. `may_exit`: the process belongs to the node, and may exit when the node
     stops."""
-    connection = engine.connection
+    connection = engine._connection
     if connection.node is not None:
         raise OptionError("this engine already runs a node; make another Engine for a second one")
     reject_unknown_upstream(engine.kinds)
     await connection.declare()
     logger = NodeLogger(engine.logger, {"node": settings.name})
-    node = connection.node = engine.ports.make_node(
+    node = connection.node = engine._ports.make_node(
         connection.store,
         engine.kinds,
         settings,
         engine.clock,
-        engine.ports.make_executor(settings),
+        engine._ports.make_executor(settings),
         logger,
         waiters=connection.waiters,
         host=engine,
         peers=connection.peers,
         timeouts=Timeouts(settings.timeout, engine.timeout_for, logger),
         idle_hooks=engine.idle_hooks,
-        schedules=engine.declared_schedules,
-        subscribers=engine.subscribers,
-        children_to_check=engine.unrunnable_warning.for_children(connection.store),
+        schedules=engine._declared_schedules,
+        subscribers=engine._subscribers,
+        server_subscribers=engine._server_subscribers,
+        children_to_check=engine._unrunnable_warning.for_children(connection.store),
+        statistics=connection.statistics,
         may_exit=may_exit,
     )
     try:
@@ -114,6 +138,12 @@ async def run_until_stopped(worker: Worker) -> int:
     """
     stop = asyncio.Event()
     worker.may_exit = True
+    worker.monitor.notifier = notifier_of(os.environ)
+    async with worker.monitor:
+        return await _run(worker, stop)
+
+
+async def _run(worker: Worker, stop: asyncio.Event) -> int:
     with _signals(worker, stop):
         drain, worker.drain = worker.drain, False
         async with contextlib.AsyncExitStack() as stack:
@@ -121,6 +151,7 @@ async def run_until_stopped(worker: Worker) -> int:
             if node is None:
                 return 0
             worker.on_start()
+            worker.monitor.note_start()
             await _wait_for_end(node, stop, drain=drain)
             if stop.is_set() and node.runner.running:
                 worker.logger.info(
@@ -144,6 +175,7 @@ async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio
             if not worker.may_wait:
                 raise
             failures += 1
+            worker.monitor.readiness.start_trouble = f"the worker cannot start yet: {error}"
             if str(error) != said:  # an outage is logged once, not at every attempt
                 said = str(error)
                 worker.logger.warning("cannot start yet: %s; tries again until it can", said)

@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.evidence import Event
-from tests.chaos.journal import note, recorded
+from tests.chaos.journal import is_mended, note, note_batch, recorded
 
-from synergon import Context, Engine, Retry
+from synergon import Batch, Context, Engine, Flow, Retry
+from synergon.options.dependency_options import IfDependencyFails
 
 engine = Engine()
 
 TICK_SECONDS: Final = 0.1
 PATIENT: Final = Retry(attempts=4, first=0.1, cap=0.4)
+MENDED: Final = Retry(attempts=2, first=0.1)
 VERY_PATIENT: Final = Retry(attempts=30, first=0.2, cap=1)
 """For bodies that use the database themselves: each of its outages costs them an attempt."""
 
@@ -57,7 +60,7 @@ async def slow(ctx: Context, seconds: float) -> None:
         await _work(ctx, seconds, 0)
 
 
-@engine.task(retry=PATIENT)
+@engine.task(retry=PATIENT, fair_by="{fails}")
 async def retrying(ctx: Context, seconds: float, fails: int) -> None:
     with recorded(ctx):
         await _work(ctx, seconds, fails)
@@ -82,10 +85,73 @@ async def parent(ctx: Context, seconds: float, fails: int, children: int) -> Non
         await _work(ctx, seconds, fails)
 
 
-@engine.task
+@engine.task(fair_by="{number}")
 async def child(ctx: Context, parent_id: int, number: int) -> None:
     with recorded(ctx):
         pass
+
+
+@dataclass
+class Item:
+    """An item of a batch. A batch takes as long as its longest item."""
+
+    seconds: float
+    token: str
+    """Which no other item has."""
+
+
+@engine.task(batch=Batch(size=5, wait=0.3))
+async def batched(ctx: Context, items: list[Item]) -> list[str]:
+    """Writes down which items the batch has, and what becomes of the task that leads it."""
+    note_batch(ctx, [item.token for item in items])
+    with recorded(ctx):
+        await _work(ctx, max(item.seconds for item in items), 0)
+        return [item.token for item in items]
+
+
+# ------------------------------------------------------------ flows
+
+
+@engine.task(retry=PATIENT)
+async def listed(ctx: Context, seconds: float, fails: int, count: int) -> list[int]:
+    """The first step of a flow: a list of so many numbers."""
+    with recorded(ctx):
+        await _work(ctx, seconds, fails)
+        return list(range(count))
+
+
+@engine.task
+async def doubled(ctx: Context, number: int) -> int:
+    """A task for each number of the list."""
+    with recorded(ctx):
+        await _work(ctx, TICK_SECONDS / 10, 0)
+        return 2 * number
+
+
+@engine.task(retry=MENDED)
+async def mended(ctx: Context, label: str, fails: int) -> None:
+    """Fails for good, until the cause is mended and the task is retried."""
+    with recorded(ctx):
+        await _work(ctx, 0, 0 if is_mended(label) else fails)
+
+
+@engine.task
+async def summed(ctx: Context, numbers: list[int], if_fails: IfDependencyFails) -> int:
+    """The last step of a flow."""
+    with recorded(ctx):
+        return sum(numbers)
+
+
+def new_flow(
+    label: str, seconds: float, fails: int, count: int, if_fails: IfDependencyFails, *, needs_mending: bool
+) -> Flow:
+    """A list, a task for each of its items, and their sum; and a step that has to be mended, if that is wanted."""
+    flow = engine.flow(f"flow {label}")
+    numbers = flow.add(listed.call(seconds, fails, count))
+    doubles = flow.map(doubled, over=numbers)
+    others = [flow.add(mended.call(label, MENDED.attempts))] if needs_mending else []
+    flow.add(summed.call(doubles.results, if_fails), after=others, if_dependency_fails=if_fails)
+    return flow
 
 
 @engine.task(retry=VERY_PATIENT)

@@ -147,7 +147,7 @@ class Arena:
 
     async def __aenter__(self) -> Self:
         async with Engine(self.database.url) as engine:  # it makes the tables
-            self.secret = await engine.store.secret()
+            self.secret = await engine._store.secret()
             for number in range(self._schedule_count):
                 await engine.schedules.create(
                     f"schedule-{number}", engine.call("quick"), every=0.5, overlap="queue", missed="all"
@@ -294,6 +294,9 @@ class Arena:
             rows=self.database.rows(),
             lines=list(journal.executions(self.folder)),
             effects=self.database.effects(),
+            flows=self.database.flows(),
+            retried=journal.retried(self.folder),
+            batches=list(journal.batches(self.folder)),
             falls=self.falls,
             pauses=[*self.pauses, *journal.standstills(self.folder)],
             outages=[*self.outages, *(outage for probe in self._probes for outage in probe.outages)],

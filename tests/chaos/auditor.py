@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from tests.chaos.evidence import Event, Evidence, Line, Outage, Row
+from tests.chaos.evidence import Event, Evidence, FlowRow, Line, Outage, Row
 
 from synergon import Reason, State
 from synergon.policies import OWNER_DEATH_LIMIT
@@ -91,6 +91,8 @@ class Auditor:
             yield from (f"task {task_id}: {what}" for what in self._runs(task_id, runs))
         yield from self._effects()
         yield from self._children()
+        yield from self._batches()
+        yield from self._flows()
         yield from self._occurrences()
         yield from (f"node {node_id} is dead, and its row is still there" for node_id in self._evidence.strange_nodes)
 
@@ -120,7 +122,8 @@ class Auditor:
             yield f"it is {row.state}({row.reason}) and has lost {row.owner_deaths} owners"
         if row.owner_deaths and not (self._evidence.falls or self._evidence.pauses or self._evidence.outages):
             yield f"it has lost {row.owner_deaths} owners, and nothing was done to anybody"
-        wanted_to_fail = int(row.arguments.get("fails", 0))
+        is_mended = row.kind == "mended" and row.state is State.SUCCEEDED
+        wanted_to_fail = 0 if is_mended else int(row.arguments.get("fails", 0))
         match row.state, row.reason:
             case State.SUCCEEDED, None:
                 if row.attempts != wanted_to_fail + 1 and not (self._pays_for_outages(row) or self._held_too_long(row)):
@@ -133,6 +136,8 @@ class Auditor:
                 yield from self._last_word(row, Event.RAISES)
             case State.FAILED, Reason.CRASHED:
                 pass
+            case State.CANCELLED, Reason.DEPENDENCY if row.flow_id is not None:
+                pass  # the flow says whether it should be
             case _:
                 yield f"it should not be {row.state}({row.reason})"
 
@@ -151,7 +156,14 @@ class Auditor:
         )
 
     def _last_word(self, row: Row, event: Event) -> Iterator[str]:
-        """The outcome that counts is the last claim's."""
+        """The outcome that counts is the last claim's. A map runs no body. What a batch did is written down by the task
+        that led it; that one may have run again since."""
+        if row.is_map:
+            return
+        if row.batch_id is not None and row.batch_id != row.id:
+            if all(run.last.event is not event for run in self.runs.get(row.batch_id, ())):
+                yield f"it is {row.state}, and of its batch, led by task {row.batch_id}, no body said {event}"
+            return
         said = [line.event for line in self._lines.get((row.id, row.claim_no), ()) if line.event in ENDS]
         if set(said) != {event}:
             yield f"it is {row.state} by claim {row.claim_no}, whose body said {said}"
@@ -168,6 +180,11 @@ class Auditor:
         last = self._rows.get(task_id)
         if last is not None and runs[-1].claim_no > last.claim_no:
             yield f"claim {runs[-1].claim_no} ran, and the database knows {last.claim_no}"
+        if last is None or last.kind != "batched":  # those are judged with their batches
+            yield from self._repetitions(runs)
+
+    def _repetitions(self, runs: list[Execution]) -> Iterator[str]:
+        """What is wrong between one execution of a task and the next."""
         for run, following in pairwise(runs):
             if run.last.at > following.began and not self._was_standing_still(run, following):
                 late = run.last.at - following.began
@@ -251,6 +268,92 @@ class Auditor:
                     yield f"task {row.id} is {row.state}, and its child {number} is there {there} times"
         yield from (f"task {parent_id} has a child {number} it never had" for parent_id, number in found)
 
+    # ------------------------------------------------------------ every item of a batch is a task of its own
+
+    def _batches(self) -> Iterator[str]:
+        executions = {(run.task_id, run.claim_no): run for runs in self.runs.values() for run in runs}
+        runs_of: dict[str, list[Execution]] = defaultdict(list)
+        for batch in self._evidence.batches:
+            run = executions.get((batch.leader_id, batch.claim_no))  # None: it was killed before it began
+            for token in batch.tokens if run is not None else ():
+                assert run is not None
+                runs_of[token].append(run)
+        for row in self._rows.values():
+            if row.kind != "batched":
+                continue
+            token = row.arguments["items"]["token"]
+            runs = sorted(runs_of.pop(token, []), key=lambda run: run.began)
+            yield from (f"task {row.id}: {what}" for what in self._repetitions(runs))
+            if row.state is State.SUCCEEDED and (not runs or runs[-1].last.event is not Event.RETURNS):
+                yield f"task {row.id} has succeeded, and its last batch has not returned"
+            if row.state is State.SUCCEEDED and row.result != token:
+                yield f"task {row.id} has the result {row.result!r} of another item"
+        yield from (f"item {token} ran, and is in no place" for token in runs_of)
+
+    # ------------------------------------------------------------ steps of flows run after what they need
+
+    def _flows(self) -> Iterator[str]:
+        steps: dict[int, list[Row]] = defaultdict(list)
+        for row in self._rows.values():
+            if row.flow_id is not None:
+                steps[row.flow_id].append(row)
+        for flow in self._evidence.flows:
+            found = steps.pop(flow.id, [])
+            yield from (f"flow {flow.id}: {what}" for what in self._flow(flow, found))
+        yield from (f"flow {flow_id} is lost, and its steps are there" for flow_id in steps)
+
+    def _flow(self, flow: FlowRow, rows: list[Row]) -> Iterator[str]:
+        states = {row.state for row in rows}
+        if any(not state.is_final for state in states):
+            return  # which is told of the task
+        wanted = next((state for state in (State.FAILED, State.CANCELLED) if state in states), State.SUCCEEDED)
+        if flow.state is not wanted:
+            yield f"it is {flow.state}, and its steps make it {wanted}"
+        kinds = Counter("map" if row.is_map else row.kind for row in rows)
+        if any(kinds[kind] != 1 for kind in ("listed", "map", "summed")) or kinds["mended"] > 1:
+            yield f"it has the steps {dict(kinds)}"
+            return
+        first, last = (next(row for row in rows if row.kind == kind) for kind in ("listed", "summed"))
+        mapper = next(row for row in rows if row.is_map)
+        items = [row for row in rows if row.kind == "doubled" and not row.is_map]
+        mended = [row for row in rows if row.kind == "mended"]
+        was_retried = any(row.arguments["label"] in self._evidence.retried for row in mended)
+        if was_retried and not _has_ended_well(mended[0]):
+            yield f"its step {mended[0].id} was mended and retried, and is {mended[0].state}"
+        numbers = sorted(row.arguments["number"] for row in items)
+        if numbers != (list(range(first.arguments["count"])) if mapper.state is State.SUCCEEDED else []):
+            yield f"its map is {mapper.state}, and has created {numbers}"
+        yield from (
+            f"its item {row.id} has the result {row.result}"
+            for row in items
+            if row.state is State.SUCCEEDED and row.result != 2 * row.arguments["number"]
+        )
+        yield from self._dependent(mapper, [first], if_fails="cancel")
+        yield from self._dependent(last, [mapper, *items, *mended], if_fails=last.arguments["if_fails"])
+        total = sum(row.result for row in items if row.state is State.SUCCEEDED)
+        if last.state is State.SUCCEEDED and last.result != total:
+            yield f"its last step has the result {last.result} instead of {total}"
+        for row in items:
+            yield from self._order(row, [first])
+        if last.arguments["if_fails"] == "cancel" or not was_retried:
+            yield from self._order(last, [*items, *mended])
+
+    def _dependent(self, row: Row, needs: list[Row], *, if_fails: str) -> Iterator[str]:
+        """A step is cancelled if, and only if, one that it cannot do without has not succeeded."""
+        has_failed = any(need.state is not State.SUCCEEDED for need in needs)
+        is_right = row.reason is Reason.DEPENDENCY if has_failed and if_fails == "cancel" else _has_ended_well(row)
+        if not is_right:
+            said = ", ".join(f"{need.id} {need.state}" for need in needs)
+            yield f"its step {row.id} is {row.state}({row.reason}), and needs {said}"
+
+    def _order(self, row: Row, needs: list[Row]) -> Iterator[str]:
+        """A step begins when the last executions of those that it needs have ended."""
+        for run in self.runs.get(row.id, [])[:1]:
+            for need in needs:
+                for ended in self.runs.get(need.id, [])[-1:]:
+                    if ended.last.at > run.began:
+                        yield f"its step {row.id} began before step {need.id} had ended"
+
     # ------------------------------------------------------------ every occurrence of a schedule is one task
 
     def _occurrences(self) -> Iterator[str]:
@@ -270,3 +373,8 @@ class Auditor:
             counted = schedule.times_fired + schedule.times_missed + schedule.times_skipped
             if counted != passed:
                 yield f"schedule {schedule.name} has lost an occurrence: {passed} have passed, it counts {counted}"
+
+
+def _has_ended_well(row: Row) -> bool:
+    """Whether it has succeeded. A task that many workers died with is excused."""
+    return row.state is State.SUCCEEDED or row.reason is Reason.CRASHED

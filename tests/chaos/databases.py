@@ -15,13 +15,16 @@ from typing import Any, Final, Literal, Protocol
 
 import psycopg
 from psycopg.sql import SQL
-from tests.chaos.evidence import Effect, Row
+from tests.chaos.evidence import Effect, FlowRow, Row
 from tests.pgbouncer_server import PgBouncer
 from tests.postgres_server import started_from_wheel
 
 from synergon import Reason, State
 
-COLUMNS: Final = "id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, overrides"
+COLUMNS: Final = (
+    "id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, overrides, batch_id, "
+    "group_id"
+)
 PATIENCE_SECONDS: Final = 30.0
 POOLER_ROLE: Final = "pooled"
 POOLED_CONNECTIONS: Final = 40
@@ -46,6 +49,9 @@ class Database(Protocol):
     def effects(self) -> list[Effect]:
         """What bodies have written."""
 
+    def flows(self) -> list[FlowRow]:
+        """Every flow."""
+
     def unended(self) -> int:
         """How many tasks have not ended."""
 
@@ -68,7 +74,7 @@ class Database(Protocol):
 
 def _row(values: Sequence[Any], *, is_history: bool) -> Row:
     task_id, kind, state, attempts, max_attempts, crashes, owner_deaths, claim_no, payload, errors, *rest = values
-    overrides, reason = rest
+    overrides, batch_id, flow_id, reason, result = rest
     options = json.loads(overrides or "{}")
     return Row(
         is_history=is_history,
@@ -83,9 +89,17 @@ def _row(values: Sequence[Any], *, is_history: bool) -> Row:
         claim_no=claim_no,
         arguments=json.loads(payload),
         errors=str(errors or ""),
+        batch_id=batch_id,
         schedule=options.get("schedule"),
         scheduled_for=options.get("scheduled_for"),
+        flow_id=flow_id,
+        is_map="item" in options,
+        result=json.loads(result or "null"),
     )
+
+
+def _flow(flow_id: int, state: str | None) -> FlowRow:
+    return FlowRow(flow_id, None if state is None else State(state))
 
 
 # ------------------------------------------------------------ SQLite
@@ -111,12 +125,15 @@ class SqliteDatabase:
         self._write("CREATE TABLE chaos_effect (task_id INTEGER, claim_no INTEGER)")
 
     def rows(self) -> list[Row]:
-        live = self._read(f"SELECT {COLUMNS}, NULL FROM synergon_task")
-        ended = self._read(f"SELECT {COLUMNS}, reason FROM synergon_history")
+        live = self._read(f"SELECT {COLUMNS}, NULL, NULL FROM synergon_task")
+        ended = self._read(f"SELECT {COLUMNS}, reason, result FROM synergon_history")
         return [_row(row, is_history=False) for row in live] + [_row(row, is_history=True) for row in ended]
 
     def effects(self) -> list[Effect]:
         return [Effect(*row) for row in self._read("SELECT task_id, claim_no FROM chaos_effect")]
+
+    def flows(self) -> list[FlowRow]:
+        return [_flow(*row) for row in self._read("SELECT id, state FROM synergon_group WHERE is_flow = 1")]
 
     def unended(self) -> int:
         return int(self._read("SELECT count(*) FROM synergon_task")[0][0])
@@ -278,12 +295,15 @@ class PostgresDatabase:
         self._ask("CREATE TABLE chaos_effect (task_id bigint, claim_no bigint)")
 
     def rows(self) -> list[Row]:
-        live = self._ask(f"SELECT {COLUMNS}, NULL FROM {{schema}}.task")
-        ended = self._ask(f"SELECT {COLUMNS}, reason FROM {{schema}}.history")
+        live = self._ask(f"SELECT {COLUMNS}, NULL, NULL FROM {{schema}}.task")
+        ended = self._ask(f"SELECT {COLUMNS}, reason, result FROM {{schema}}.history")
         return [_row(row, is_history=False) for row in live] + [_row(row, is_history=True) for row in ended]
 
     def effects(self) -> list[Effect]:
         return [Effect(*row) for row in self._ask("SELECT task_id, claim_no FROM chaos_effect")]
+
+    def flows(self) -> list[FlowRow]:
+        return [_flow(*row) for row in self._ask("SELECT id, state FROM {schema}.task_group WHERE is_flow")]
 
     def unended(self) -> int:
         return int(self._ask("SELECT count(*) FROM {schema}.task")[0][0])

@@ -51,9 +51,34 @@ class Row:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     errors: str = ""
     """As they are stored; for whoever has to find out."""
+    batch_id: int | None = None
+    """The task that led its last batch, and wrote down what the batch did."""
     schedule: str | None = None
     """What has created it, if a schedule has."""
     scheduled_for: int | None = None
+    flow_id: int | None = None
+    """The flow that it is a step of."""
+    is_map: bool = False
+    """Whether it creates tasks, and runs no body."""
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """A flow as the database has it in the end."""
+
+    id: int
+    state: State | None
+    """None if it has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """What items the execution of a claim got."""
+
+    leader_id: int
+    claim_no: int
+    tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +144,9 @@ class Evidence:
     """How long an outcome may take to be written while the database is there; longer on a machine that is slow."""
     schedules: Sequence[ScheduleRecord] = ()
     """As they are when all is quiet, and they are paused."""
+    flows: Sequence[FlowRow] = ()
+    retried: Sequence[str] = ()
+    """The labels of the flows that were retried after their step was mended."""
+    batches: Sequence[BatchLine] = ()
     strange_nodes: Sequence[str] = ()
     """Rows of the node table whose process is not there."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.evidence import Acceptance, Event, Line, Pause
+from tests.chaos.evidence import Acceptance, BatchLine, Event, Line, Pause
 
 from synergon import Context
 
@@ -23,6 +23,8 @@ NODE_VARIABLE: Final = "CHAOS_NODE"
 EXECUTIONS: Final = "executions"
 STANDSTILLS: Final = "standstills"
 ACCEPTED: Final = "accepted"
+BATCHES: Final = "batches"
+RETRIED: Final = "retried"
 
 
 def append(name: str, *words: object, sync: bool = False) -> None:
@@ -63,6 +65,26 @@ def note_accepted(task_ids: Iterable[int]) -> None:
     append(ACCEPTED, os.getpid(), f"{time.monotonic():.6f}", *task_ids, sync=True)
 
 
+def note_batch(ctx: Context, tokens: Iterable[str]) -> None:
+    """The function of a batch says which items it got."""
+    append(BATCHES, ctx.task_id, ctx.claim_no, *tokens)
+
+
+def mend(label: str) -> None:
+    """From now on the step with this label can succeed."""
+    (Path(os.environ[FOLDER_VARIABLE]) / f"mended-{label}").touch()
+
+
+def is_mended(label: str) -> bool:
+    """Whether the step with this label can succeed."""
+    return (Path(os.environ[FOLDER_VARIABLE]) / f"mended-{label}").exists()
+
+
+def note_retried(label: str) -> None:
+    """A producer says that the flow with this label was retried after its step was mended."""
+    append(RETRIED, label, sync=True)
+
+
 # ------------------------------------------------------------ reading
 
 
@@ -87,6 +109,17 @@ def acceptances(folder: Path) -> Iterator[Acceptance]:
 def accepted(folder: Path) -> list[int]:
     """The ids that an enqueue has returned."""
     return [task_id for acceptance in acceptances(folder) for task_id in acceptance.task_ids]
+
+
+def batches(folder: Path) -> Iterator[BatchLine]:
+    """Which items each batch had."""
+    for leader_id, claim_no, *tokens in _words(folder / BATCHES):
+        yield BatchLine(int(leader_id), int(claim_no), tuple(tokens))
+
+
+def retried(folder: Path) -> list[str]:
+    """The labels of the flows that were retried after their step was mended."""
+    return [label for (label,) in _words(folder / RETRIED)]
 
 
 def _words(path: Path) -> Iterable[list[str]]:

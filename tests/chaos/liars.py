@@ -15,7 +15,18 @@ from synergon.peering.signatures import Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import Hello, Message, encode, message
 
-KINDS: Final = ("quick", "slow", "retrying", "in_thread", "in_process", "parent", "child", "ledger")
+KINDS: Final = (
+    "quick",
+    "slow",
+    "retrying",
+    "in_thread",
+    "in_process",
+    "parent",
+    "child",
+    "batched",
+    "summed",
+    "ledger",
+)
 IDS_AT_ONCE: Final = 50
 IDS_AROUND: Final = 200
 """Lies are about that many tasks before and after the latest one: those that run, and those that soon will."""

@@ -11,13 +11,14 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from tests.chaos import app
-from tests.chaos.journal import note_accepted
+from tests.chaos.journal import mend, note_accepted, note_retried
 
-from synergon import Call
+from synergon import Call, FlowRun
 from synergon.errors import StoreError
 
 BATCH: Final = 10
@@ -29,15 +30,17 @@ SHARES: Final[dict[str, float]] = {
     "in_thread": 4,
     "in_process": 1.5,
     "parent": 5,
+    "batched": 8,
+    "flow": 3,
     "ledger": 6,
 }
 """How many of each sort there are."""
 
 
-def any_call(chance: random.Random, longest: float, kinds: Sequence[str]) -> Call[Any]:
-    """A task of any sort, most of them short."""
+def any_call(chance: random.Random, longest: float, sort: str) -> Call[Any]:
+    """A task of this sort, most of them short."""
     seconds = longest * chance.random() ** 3
-    match chance.choices(kinds, weights=[SHARES[kind] for kind in kinds])[0]:
+    match sort:
         case "quick":
             return app.quick.call()
         case "slow":
@@ -52,8 +55,51 @@ def any_call(chance: random.Random, longest: float, kinds: Sequence[str]) -> Cal
             return app.in_process.call(seconds)
         case "parent":
             return app.parent.call(seconds / 2, chance.choice([0, 0, 1, 4]), chance.randrange(4))
+        case "batched":
+            return app.batched.call(app.Item(seconds / 2, uuid.uuid4().hex))
         case _:
             return app.ledger.call(seconds / 2)
+
+
+async def enqueue_flow(chance: random.Random, longest: float) -> None:
+    """A flow whose first step may fail for good. In some flows another step fails until it is mended."""
+    label, needs_mending = uuid.uuid4().hex, chance.random() < 0.4
+    run = await app.new_flow(
+        label,
+        longest * chance.random() ** 3 / 4,
+        chance.choice([0, 0, 1, 2, 4]),
+        chance.randrange(5),
+        chance.choice(["cancel", "run"]),
+        needs_mending=needs_mending,
+    ).enqueue()
+    note_accepted(handle.id for handle in run.handles)
+    if needs_mending:
+        mending = asyncio.create_task(mend_and_retry(run, label))
+        menders.add(mending)
+        mending.add_done_callback(menders.discard)
+
+
+menders: Final[set[asyncio.Task[None]]] = set()
+
+
+async def mend_and_retry(run: FlowRun, label: str) -> None:
+    """Mend the step of a flow that has failed for good, and retry the flow."""
+    await until_served(run.wait)
+    mend(label)
+    await until_served(run.retry)
+    note_retried(label)
+
+
+async def until_served(call: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a call through outages. Its effect may be there although the answer is lost."""
+    while True:
+        try:
+            await call()
+        except StoreError as error:
+            logging.info("not served: %s", error)
+            await asyncio.sleep(0.2)
+        else:
+            return
 
 
 async def produce(
@@ -65,16 +111,19 @@ async def produce(
     async with app.engine:
         while most is None or stored < most:
             number = chance.randint(1, BATCH if most is None else min(BATCH, most - stored))
-            calls = [any_call(chance, longest, kinds) for _ in range(number)]
+            sorts = chance.choices(kinds, weights=[SHARES[kind] for kind in kinds], k=number)
+            calls = [any_call(chance, longest, sort) for sort in sorts if sort != "flow"]
             try:
-                handles = await app.engine.enqueue(calls)
+                if calls:
+                    note_accepted(handle.id for handle in await app.engine.enqueue(calls))
+                for _ in range(sorts.count("flow")):
+                    await enqueue_flow(chance, longest)
             except StoreError as error:  # whether they were stored is not known, so nobody may count on it
                 logging.info("not accepted: %s", error)
                 await asyncio.sleep(0.2)
                 continue
-            note_accepted(handle.id for handle in handles)
-            stored += len(handles)
-            await asyncio.sleep(len(calls) / a_second)
+            stored += number
+            await asyncio.sleep(number / a_second)
 
 
 async def main() -> None:

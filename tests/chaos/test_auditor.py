@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from tests.chaos.auditor import audit, recoveries
-from tests.chaos.evidence import Effect, Event, Evidence, Fall, Line, Outage, Pause, Row
+from tests.chaos.evidence import BatchLine, Effect, Event, Evidence, Fall, FlowRow, Line, Outage, Pause, Row
 
 from synergon import Reason, ScheduleRecord, State
 
@@ -35,13 +35,31 @@ def row(task_id: int, kind: str = "slow", state: State = State.SUCCEEDED, **valu
 
 
 CHILDREN: Final = [row(4 + number, "child", arguments={"parent_id": 3, "number": number}) for number in range(2)]
+STEPS: Final = [
+    row(11, "listed", flow_id=9, arguments={"fails": 0, "count": 2}, result=[0, 1]),
+    row(12, "doubled", flow_id=9, is_map=True, result=2),
+    row(13, "mended", flow_id=9, arguments={"label": "m", "fails": 2}),
+    row(14, "summed", flow_id=9, arguments={"if_fails": "cancel"}, result=2),
+    *(row(15 + n, "doubled", flow_id=9, arguments={"number": n}, result=2 * n) for n in range(2)),
+]
+ITEMS: Final = [
+    row(21 + n, "batched", arguments={"items": {"token": f"t{n}"}}, result=f"t{n}", batch_id=21) for n in range(2)
+]
 GOOD: Final = Evidence(
     lease_seconds=LEASE,
     accepted=[1, 2, 3],
-    rows=[row(1), row(2, "ledger"), row(3, "parent", arguments={"children": 2}), *CHILDREN],
+    rows=[row(1), row(2, "ledger"), row(3, "parent", arguments={"children": 2}), *CHILDREN, *STEPS, *ITEMS],
     effects=[Effect(2, 1)],
-    lines=[line for task_id in range(1, 6) for line in ran(task_id)],
+    lines=[
+        *(line for task_id in (*range(1, 6), 11, 13, 21) for line in ran(task_id)),
+        *(line for task_id in (15, 16) for line in ran(task_id, at=2)),
+        *ran(14, at=4),
+    ],
+    flows=[FlowRow(9, State.SUCCEEDED)],
+    retried=["m"],
+    batches=[BatchLine(21, 1, ("t0", "t1"))],
 )
+FAILED_STEP: Final = row(13, "mended", State.FAILED, reason=Reason.EXHAUSTED, attempts=2, max_attempts=2, flow_id=9)
 
 
 def rows_with(changed: Row) -> list[Row]:
@@ -192,8 +210,90 @@ FORGED: Final[dict[str, tuple[Evidence, str]]] = {
         "its child 0 is there 2 times",
     ),
     "a child that is missing": (
-        replace(GOOD, rows=GOOD.rows[:-1], lines=[line for line in GOOD.lines if line.task_id != 5]),
+        replace(
+            GOOD,
+            rows=[one for one in GOOD.rows if one.id != 5],
+            lines=[line for line in GOOD.lines if line.task_id != 5],
+        ),
         "its child 1 is there 0 times",
+    ),
+    "a flow that has not ended": (
+        replace(GOOD, flows=[FlowRow(9, None)]),
+        "it is None, and its steps make it succeeded",
+    ),
+    "a flow that nobody has": (replace(GOOD, flows=[]), "flow 9 is lost, and its steps are there"),
+    "a flow without one of its steps": (
+        replace(GOOD, rows=[one for one in GOOD.rows if one.id != 12]),
+        "flow 9: it has the steps",
+    ),
+    "an item of a map that is there twice": (
+        replace(GOOD, rows=[*GOOD.rows, replace(STEPS[-2], id=17)], lines=[*GOOD.lines, *ran(17, at=2)]),
+        "has created [0, 0, 1]",
+    ),
+    "an item of a map that is missing": (
+        replace(
+            GOOD,
+            rows=[replace(one, result=0) if one.id == 14 else one for one in GOOD.rows if one.id != 16],
+            lines=[line for line in GOOD.lines if line.task_id != 16],
+        ),
+        "has created [0]",
+    ),
+    "a result that did not arrive": (
+        replace(GOOD, rows=rows_with(replace(STEPS[3], result=0))),
+        "result 0 instead of 2",
+    ),
+    "a step that was cancelled for nothing": (
+        replace(
+            GOOD,
+            rows=rows_with(replace(STEPS[3], state=State.CANCELLED, reason=Reason.DEPENDENCY)),
+            flows=[FlowRow(9, State.CANCELLED)],
+        ),
+        "its step 14 is cancelled(dependency)",
+    ),
+    "a step that a retry did not bring back": (
+        replace(
+            GOOD,
+            rows=[
+                replace(one, state=State.CANCELLED, reason=Reason.DEPENDENCY)
+                if one.id == 14
+                else replace(FAILED_STEP, arguments=STEPS[2].arguments)
+                if one.id == 13
+                else one
+                for one in GOOD.rows
+            ],
+            lines=[*(line for line in GOOD.lines if line.task_id != 13), *ran(13, end=Event.RAISES)],
+            flows=[FlowRow(9, State.FAILED)],
+        ),
+        "its step 13 was mended and retried, and is failed",
+    ),
+    "a step that began too early": (
+        replace(GOOD, lines=[*(line for line in GOOD.lines if line.task_id != 16), *ran(16, at=0.5)]),
+        "its step 16 began before step 11 had ended",
+    ),
+    "an item of a batch that did not run": (
+        replace(GOOD, batches=[BatchLine(21, 1, ("t0",))]),
+        "task 22 has succeeded, and its last batch has not returned",
+    ),
+    "an item with the result of another": (
+        replace(GOOD, rows=rows_with(replace(ITEMS[1], result="t0"))),
+        "task 22 has the result 't0' of another item",
+    ),
+    "an item of a batch that ran twice": (
+        replace(
+            GOOD,
+            rows=rows_with(replace(ITEMS[1], claim_no=2, batch_id=22)),
+            lines=[*GOOD.lines, *ran(22, 2, at=5)],
+            batches=[*GOOD.batches, BatchLine(22, 2, ("t1",))],
+        ),
+        "task 22: claim 1 returned on 100, and claim 2 ran it again",
+    ),
+    "an item that nobody has": (
+        replace(GOOD, batches=[BatchLine(21, 1, ("t0", "t1", "t2"))]),
+        "item t2 ran, and is in no place",
+    ),
+    "an item of a batch that did not return": (
+        replace(GOOD, rows=rows_with(replace(ITEMS[1], batch_id=99))),
+        "of its batch, led by task 99, no body said returns",
     ),
     "a dead node that nobody forgot": (replace(GOOD, strange_nodes=["n1"]), "node n1 is dead"),
 }

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from tests.support import PATIENCE_SECONDS
 
@@ -162,7 +163,12 @@ def quickly(shell: Shell, *arguments: str) -> Finished:
     out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
     path = list(sys.path)
     try:
-        with contextlib.chdir(shell.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            contextlib.chdir(shell.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            patch.dict(os.environ, {"COLUMNS": "80"} if "COLUMNS" in shell.environment else {}),
+        ):
             code = run(arguments)
     finally:
         sys.path[:] = path

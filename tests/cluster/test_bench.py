@@ -35,6 +35,7 @@ TINY: Final = Sizes(
     process_tasks=10,
     latency_samples=5,
     scheduled_tasks=5,
+    batch_items=200,
     huey_tasks=50,
     huey_latency_samples=2,
     raw_tasks=2000,
@@ -47,8 +48,10 @@ TINY: Final = Sizes(
     customer_tasks=100,
     customer_nodes=2,
     server_tasks=100,
+    tenant_tasks=100,
     one_at_a_time=5,
     raises=2,
+    flows=2,
 )
 
 OF_A_STORE: Final = {
@@ -86,6 +89,13 @@ ON_POSTGRES: Final = {
     "scheduled_lateness.p50",
     "scheduled_lateness.p99",
 }
+OF_FLOWS: Final = {"flows.drain", "flows_to_plain"}
+OF_STATISTICS: Final = {"drain_cpu_with_statistics", "drain_cpu_without_statistics", "statistics_to_without"}
+OF_BATCHES: Final = {
+    f"{what}_{function}"
+    for what in ("items_one_by_one", "items_in_batches", "batches_to_one_by_one")
+    for function in ("5ms", "no_op")
+}
 OF_SERVERS: Final = {
     "without_servers",
     "without_servers_cpu",
@@ -93,8 +103,10 @@ OF_SERVERS: Final = {
     "servers_cpu",
     "servers_to_without_servers",
 }
+OF_TENANTS: Final = {"tenants_without_turns", "tenants", "tenants_to_without_turns"}
 OF_LIMITS: Final = {
     *OF_SERVERS,
+    *OF_TENANTS,
     "customers_without_limit",
     "customers",
     "customers_to_without_limit",
@@ -112,6 +124,7 @@ RIVALS: Final = [name for name, system in SYSTEMS.items() if name != "synergon" 
 RATIOS_TO_PGQUEUER: Final = {"ratio.bulk_enqueue_to_pgqueuer"}
 EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"{store}.schedule_lateness.{which}" for store in ("sqlite", "pg_synergon") for which in ("p50", "p99")),
+    *(f"{store}.{what}" for store in ("sqlite", "pg_synergon") for what in (*OF_FLOWS, *OF_BATCHES, *OF_STATISTICS)),
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
     *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
@@ -121,7 +134,7 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"ratio.drain_to_{rival}" for rival in RIVALS),
     *(name for name in RATIOS_TO_PGQUEUER if "pgqueuer" in RIVALS),
     *(f"{store}.{what}" for store in ("limits", "pg_limits") for what in OF_LIMITS),
-    *(f"memory.{what}" for what in OF_SERVERS),
+    *(f"memory.{what}" for what in (*OF_SERVERS, *OF_TENANTS)),
     "hints.idle_start.p50",
     "hints.idle_start.p99",
     "hints.idle_start_by_a_resting_loop.p50",
@@ -141,7 +154,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(path)
 
 
-@pytest.mark.timeout(400)  # a dozen servers and workers start in it
+@pytest.mark.timeout(900)  # a dozen servers and workers start in it, one after the other; the machine may be busy
 def test_a_run_measures_every_figure_passes_its_checks_and_leaves_nothing_behind(folder: Path) -> None:
     missing = set(SYSTEMS) - {"synergon", *RIVALS}  # what is said of those, another test says
     report = benchmarks.run(TINY, [subject for subject in benchmarks.SUBJECTS if subject not in missing])

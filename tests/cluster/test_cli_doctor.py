@@ -15,7 +15,7 @@ from tests.cluster.cli_support import Shell, quickly
 from tests.support import TroubledStore
 
 from synergon import Engine
-from synergon.cli.diagnosis import clock_ahead
+from synergon.doctor.diagnosis import clock_ahead
 from synergon.stores import open_store
 from synergon.stores.base import Store
 

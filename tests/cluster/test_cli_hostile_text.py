@@ -47,7 +47,7 @@ async def lived_in(url: str, caplog: pytest.LogCaptureFixture) -> list[int]:
         await engine.wait(failed.id, timeout=30)
         await engine.pause("default")
         cancelled = await works.enqueue(HOSTILE)
-        await engine.control.cancel([cancelled.id], HOSTILE)
+        await engine._control.cancel([cancelled.id], HOSTILE)
         await until(lambda: "failed for good" in caplog.text)
     return [failed.id, worked.id, cancelled.id]
 
@@ -77,7 +77,7 @@ async def test_no_command_prints_any(url: str, lived_in: list[int], tmp_path: Pa
         assert said("tasks", "show", task_id)
         assert len(said("tasks", "explain", task_id).splitlines()) == 1
         document = json.loads(said("tasks", "show", task_id, "--json"))
-        texts = [*document["payload"].values(), *(error["message"] for error in document["errors"])]
+        texts = [*document["arguments"].values(), *(error["message"] for error in document["errors"])]
         assert HOSTILE in texts, "programs get the text as it is"
     assert len(said("audit").splitlines()) == 3
     entries = [json.loads(line) for line in said("audit", "--json").splitlines()]
@@ -99,7 +99,7 @@ async def test_the_address_of_a_node_is_shown_without_a_password(
     monkeypatch.setattr(output.console, "width", 200)
     engine = Engine(url)
     async with engine:
-        await engine.store.register(
+        await engine._store.register(
             NewNode(
                 id="earlier",
                 name="earlier",

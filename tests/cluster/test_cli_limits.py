@@ -68,7 +68,7 @@ def lines(shell: Shell, *command: str) -> list[Any]:
 def test_limits_are_listed_and_set(shell: Shell) -> None:
     found = {limit["name"]: limit for limit in lines(shell, "limits")}
     assert {name: limit["value"] for name, limit in found.items()} == {"license": 2, "key:bill": 1}
-    assert found["key:bill"]["rate"] == {"every": 6_000_000, "burst": 5}
+    assert found["key:bill"]["rate"] == {"per": 60_000_000, "starts": 10, "burst": 5, "by_units": True}
     assert lines(shell, "limits", "list") == list(found.values())
 
     changed = quickly(shell, "limits", "set", "license", "7", "--app", "app")
@@ -79,8 +79,21 @@ def test_limits_are_listed_and_set(shell: Shell) -> None:
     assert quickly(shell, "limits", "set", "license", "none", "--app", "app", "--json").document["value"] is None
     heading, *rows = quickly(shell, "limits", "--app", "app").out.splitlines()
     assert heading.split() == ["limit", "value", "in", "use", "waiting", "rate"]
-    assert " ".join(rows[0].split()) == "key:bill 1 0 0 one every 6 s, 5 at once"
+    assert " ".join(rows[0].split()) == "key:bill 1 0 0 10 per minute, 5 at once"
     assert rows[1].split() == ["license", "none", "0", "0"]
+
+    rated = quickly(shell, "limits", "set", "license", "--rate", "600/1m", "--burst", "20", "--app", "app")
+    assert (rated.code, rated.out) == (0, "limit license is none, 600 per minute, 20 at once now; 0 in use\n")
+    assert (
+        quickly(shell, "limits", "set", "license", "--rate", "none", "--app", "app", "--json").document["rate"] is None
+    )
+    for wrong, words in (
+        (["--rate", "fast"], "--rate takes a number and a time, like 600/1m, or none, got 'fast'"),
+        (["--burst", "2"], "--burst belongs to --rate"),
+        ([], "nothing to change for the limit 'license'; give a value or a rate"),
+    ):
+        rejected = quickly(shell, "limits", "set", "license", *wrong, "--app", "app")
+        assert (rejected.code, words in " ".join(rejected.err.split())) == (2, True), rejected.err
 
     unknown = quickly(shell, "limits", "set", "licence", "1", "--app", "app")
     assert (unknown.code, unknown.out) == (2, "")
@@ -106,6 +119,50 @@ def test_servers_are_listed_and_set(shell: Shell) -> None:
     assert "there is no provider 'cpu'; no code has declared it on this store" in unknown.err
 
 
+def test_one_server_is_added_closed_and_removed(shell: Shell) -> None:
+    def change(*command: str) -> tuple[int, str, str]:
+        finished = quickly(shell, "servers", *command, "--app", "app")
+        return finished.code, finished.out, " ".join(finished.err.split())
+
+    several = "error: say which provider gets the server: --provider NAME; known are: bare, gpu, weak"
+    assert change("add", "http://gpu3=4") == (2, "", several)
+    assert change("add", "http://gpu3=4", "--provider", "gpu") == (
+        0,
+        "server http://gpu3 of provider gpu has capacity 4 now\n",
+        "",
+    )
+    assert change("add", "http://gpu3=many", "--provider", "gpu")[0] == 2
+    assert change("close", "http://gpu1") == (
+        0,
+        "server http://gpu1 of provider gpu is closed; its tasks finish there\n",
+        "",
+    )
+    assert change("remove", "http://gpu2") == (
+        0,
+        "server http://gpu2 is removed from provider gpu; its tasks finish there\n",
+        "",
+    )
+    assert change("remove", "http://gpu2") == (
+        2,
+        "",
+        "error: no provider has a server http://gpu2; known are: http://gpu1, http://gpu3",
+    )
+    assert change("close", "http://gpu9", "--provider", "gpu") == (
+        2,
+        "",
+        "error: provider gpu has no server http://gpu9; it has http://gpu1, http://gpu3",
+    )
+    assert {server["address"]: server["capacity"] for server in lines(shell, "servers")} == {
+        "http://gpu1": 0,
+        "http://gpu3": 4,
+    }
+    assert [entry["outcome"] for entry in lines(shell, "audit")][1:] == [
+        "provider gpu has 2 servers now: http://gpu2 removed, was 1",
+        "provider gpu has 3 servers now: http://gpu1 2 → 0",
+        "provider gpu has 3 servers now: http://gpu3 added with 4",
+    ]
+
+
 @pytest.mark.parametrize("value", ["-1", "-12", "many", "1.5"])
 def test_an_invalid_limit_is_rejected_with_the_allowed_values(shell: Shell, value: str) -> None:
     refused = quickly(shell, "limits", "set", "license", value, "--app", "app")
@@ -126,7 +183,7 @@ def test_operator_actions_are_recorded_in_the_audit(shell: Shell) -> None:
     found = lines(shell, "audit")
     assert [(order["verb"], order["subject"], order["outcome"]) for order in found] == [
         ("cancel", "999", "rejected: no task of that id"),
-        ("set_limit", "license", "limit license is 5 now"),
+        ("set_limit", "license", "limit license is 5 now, was 2"),
         ("cancel", str(task_id), "cancelled"),
         ("pause", "mail", "paused"),
     ]
@@ -191,12 +248,15 @@ def test_a_resting_server_is_listed_and_reported_and_tasks_show_their_server(she
     (server,) = [server for server in lines(shell, "servers") if server["provider"] == "weak"]
     assert (server["failures"], server["in_use"]) == (1, 0)
     assert server["backs_off_until"] is not None
-    assert "backs off, next try in 14 min" in shell.run("servers", "--app", "app", COLUMNS="120").out
+    assert (
+        "out of service: 1 failure in a row; next try in 14 min"
+        in shell.run("servers", "--app", "app", COLUMNS="120").out
+    )
     shown = quickly(shell, "tasks", "show", str(task_id), "--app", "app").out
     assert any(line.split() == ["server", "http://weak"] for line in shown.splitlines())
     doctor = quickly(shell, "doctor", "--app", "app", "--json").document
     problems = [finding["problem"] for finding in doctor["problems"]]
-    assert "server http://weak of provider weak backs off after 1 failure in a row" in problems
+    assert "server http://weak of provider weak is out of service: 1 failure in a row" in problems
     assert {kind["kind"]: kind["timeout"] for kind in doctor["kinds"]}["break_it"] == 7
 
 

@@ -45,7 +45,7 @@ def test_an_empty_list_of_nodes_exits_with_code_0(shell: Shell) -> None:
 
 
 def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shell) -> None:
-    with shell.start("worker", "app", "--name", "kim", "-c", "3", "-q", "default=2") as worker:
+    with shell.start("worker", "app", "--name", "kim", "-c", "3", "--threads", "2", "-q", "default=2") as worker:
         worker.until_says(r"node \w+ \(kim\) runs")
         with Engine(shell.environment["TEST_URL"]) as producer:
             producer.enqueue_sync([producer.call("hold")])
@@ -54,18 +54,20 @@ def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shel
         assert (node["name"], node["pid"]) == ("kim", worker.process.pid)
         assert (node["is_alive"], node["runs_tasks"]) == (True, True)
         assert (node["concurrency"], node["running"], node["free"]) == (3, 1, 2)
+        assert (node["threads"], node["resources"]["threads"]) == (2, 2)
         assert (node["kinds"], node["queues"]) == (["greet", "hold", "send"], ["default"])
         assert node["address"].startswith("http://")
-        assert 0 < node["lease_remaining"] <= 30
+        assert 0 < node["lease_remaining_seconds"] <= 30
         shown = shell.run("nodes", "--app", "app", COLUMNS="200")
         heading, row = shown.out.splitlines()
-        assert " ".join(heading.split()) == "name running lease host pid kinds queues id address version"
-        assert node["state"]["totals"]["queue default"] == 2_000_000
+        assert " ".join(heading.split()) == "name running threads lease host pid kinds queues id address version"
+        assert node["resources"]["queues"] == {"default": 2}
         for word in (
             "kim",
             "alive",
             "default=2",
             "1/3",
+            "/2",
             str(worker.process.pid),
             "greet, hold, send",
             node["id"],
@@ -74,7 +76,7 @@ def test_a_node_is_listed_with_its_running_tasks_and_after_its_death(shell: Shel
             assert word in row
         narrow = shell.run("nodes", "--app", "app").out
         assert max(len(line) for line in narrow.splitlines()) <= 80
-        assert " ".join(narrow.splitlines()[0].split()) == "name running lease host pid kinds queues"
+        assert " ".join(narrow.splitlines()[0].split()) == "name running threads lease host pid kinds queues"
         assert "alive" in narrow
         worker.process.kill()
         worker.ended()
@@ -100,7 +102,7 @@ def test_a_draining_worker_is_listed_as_such_and_exits_with_code_0(tmp_path: Pat
         worker.until_says("operator action: drain")
         until_so(lambda: nodes_here(shell)[0]["departure"] == "drain")
         (node,) = nodes_here(shell)
-        assert (node["state"]["is_cordoned"], node["state"]["running"]) == (True, {"hold": 1})
+        assert (node["is_cordoned"], node["running_by_kind"]) == (True, {"hold": 1})
         assert " draining " in quickly(shell, "nodes", "--app", "app").out
         (shell.folder / "go").touch()
         assert worker.ended() == 0
@@ -114,7 +116,7 @@ async def test_an_engine_that_only_waits_is_listed_with_all_only(shell: Shell) -
         waiting = asyncio.create_task(handle.result())
 
         async def is_reachable() -> bool:
-            return bool(await web.store.nodes())
+            return bool(await web._store.nodes())
 
         await until(is_reachable)
         assert await asyncio.to_thread(nodes, shell) == []

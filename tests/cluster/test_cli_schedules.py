@@ -36,13 +36,13 @@ def shell(tmp_path: Path) -> Shell:
 
 def test_schedules_are_listed_within_80_columns_and_as_json(shell: Shell) -> None:
     with shell.start("worker", "app") as worker:
-        worker.until_says("runs 1 kinds")
+        worker.until_says("runs 1 kind,")
         found = shell.run("schedules", "list", "--app", "app")
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
     lines = found.out.splitlines()
     assert found.code == 0
-    assert lines[0].split() == ["schedule", "when", "next", "fired", "missed", "skipped"]
+    assert lines[0].split() == ["schedule", "when", "next"], "the names stay whole, and numbers give way"
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("hourly")
     assert "every 1 h" in lines[1]

@@ -19,7 +19,7 @@ def shell(tmp_path: Path) -> Shell:
 
 def pids(supervisor: Started, number: int) -> list[int]:
     """The processes of the first workers, once there are so many and each runs tasks."""
-    supervisor.until_says(r"runs \d+ kinds", times=number)
+    supervisor.until_says(r"runs \d+ kinds?", times=number)
     return [int(match[1]) for match in supervisor.until_says(r"worker \d+ is process (\d+)", times=number)]
 
 

@@ -67,10 +67,20 @@ def test_the_list_fits_80_columns_and_has_no_colours_in_a_pipe(shell: Shell) -> 
     [
         ("--state failed --state succeeded", [2, 1]),
         ("--kind greet", [3, 1]),
+        ("--kind greet --kind hold", [4, 3, 1]),
+        ("--meta by=me", [2]),
+        ("--meta by=42", []),
+        ("--search a@b", [2]),
+        ("--search bold", [2]),
+        ("--since 1h --ascending", [1, 2, 3, 4]),
+        ("--until 2020-01-01", []),
+        ("--sort due", [3]),
+        ("--sort end --finished-since 1h --state failed", [2]),
+        ("--started-since 1h --kind greet", [1]),
         ("--queue mail", [2]),
         ("--tag onboarding --key welcome-42", [2]),
         ("--title hi", [3]),
-        ("--limit 2 --before 4", [3, 2]),
+        ("--limit 2 --after 4", [3, 2]),
     ],
 )
 def test_the_list_for_programs_is_one_record_per_line(shell: Shell, filters: str, ids: list[int]) -> None:
@@ -100,7 +110,23 @@ def test_a_list_without_titles_has_no_column_for_them(shell: Shell) -> None:
 
 def test_an_empty_list_and_a_list_with_more_pages_say_so(shell: Shell) -> None:
     assert shell.run("tasks", "list", "--kind", "nothing", "--app", "app").out == "no tasks match\n"
-    assert "older tasks: --before 3" in shell.run("tasks", "list", "--limit", "2", "--app", "app").out
+    assert "more tasks: --after 3" in shell.run("tasks", "list", "--limit", "2", "--app", "app").out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--since soon", "--since takes a time like 2026-12-24T18:00+01:00, or 2h for two hours ago, got 'soon'"),
+        ("--finished-until x", "--finished-until takes a time"),
+        ("--meta customer", "--meta takes NAME=VALUE, like customer=42, got 'customer'"),
+        ("--meta customer=[1]", "meta is compared with texts, numbers, True, False and None"),
+        ("--sort title", "sort must be one of 'id', 'due', 'end', got 'title'"),
+        ("--after x", "after must be the `next` of a page"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_an_error(shell: Shell, options: str, words: str) -> None:
+    finished = shell.run("tasks", "list", *options.split(), "--app", "app")
+    assert (finished.code, words in finished.err) == (2, True), finished.err
 
 
 def test_show_prints_all_details(shell: Shell) -> None:
@@ -110,6 +136,10 @@ def test_show_prints_all_details(shell: Shell) -> None:
         assert fact in shown
     assert shown.count("Traceback (most recent call last):") == 2
     assert "attempt 1: ValueError" in shown
+    table = shown[shown.index("claim  started") :].splitlines()[:3]
+    assert [line.split()[0] for line in table] == ["claim", "1", "2"]
+    assert all("error: ValueError" in line for line in table[1:])
+    assert all(len(line) <= 80 for line in table)
     assert "ValueError: [bold]a@b.c[/bold] is nobody" in shown
     assert '"hello Ada"' in shell.run("tasks", "show", str(GREETED), "--app", "app").out
     shown = shell.run("tasks", "show", str(LATER), "--app", "app").out
@@ -118,8 +148,11 @@ def test_show_prints_all_details(shell: Shell) -> None:
 
 def test_show_for_programs_is_one_record(shell: Shell) -> None:
     task = shell.run("tasks", "show", str(FAILED), "--json", "--app", "app").document
-    assert (task["id"], task["state"], task["reason"], task["payload"]) == (2, "failed", "exhausted", {"to": "a@b.c"})
+    assert (task["id"], task["state"], task["reason"], task["arguments"]) == (2, "failed", "exhausted", {"to": "a@b.c"})
     assert [error["type"] for error in task["errors"]] == ["ValueError", "ValueError"]
+    assert [(entry["claim_no"], entry["outcome"]) for entry in task["attempts_made"]] == [(1, "error"), (2, "error")]
+    greeted = shell.run("tasks", "show", str(GREETED), "--json", "--app", "app").document
+    assert [entry["outcome"] for entry in greeted["attempts_made"]] == ["succeeded"]
 
 
 def test_an_unknown_task_exits_with_code_1(shell: Shell) -> None:
@@ -212,7 +245,10 @@ def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     assert listed["default"]["paused_at"] is None
     assert listed["mail"]["paused_at"] is not None
     shown = shell.run("queues", "list", "--app", "app").out
-    assert " ".join(shown.splitlines()[0].split()) == "queue scheduled ready running succeeded failed cancelled"
+    assert (
+        " ".join(shown.splitlines()[0].split())
+        == "queue scheduled ready running succeeded failed cancelled oldest ready"
+    )
     assert "paused" in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
 
@@ -269,3 +305,7 @@ def test_retries_and_deletions_are_in_the_audit_one_by_one_or_as_one(shell: Shel
         ("retry", "2", "retried"),
     ]
     assert entries[0]["value"] == {"why": "enough"}
+    shell.run("tasks", "retry", "--all", "--state", "cancelled", "--why", "mended", "--app", "app")
+    shown = shell.run("audit", "--limit", "1", "--app", "app").out
+    assert "retry_all" in shown
+    assert "mended" in shown

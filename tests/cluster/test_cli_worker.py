@@ -30,7 +30,8 @@ def test_the_first_log_lines_describe_the_worker(shell: Shell) -> None:
     environment = {"SYNERGON_CONCURRENCY": "3", "SYNERGON_CONCURENCY": "4"}
     said = shell.run("worker", "app", *arguments, **environment).err.splitlines()
     assert said[0].endswith(
-        "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail=5, mial, concurrency 7"
+        "INFO    kim  app: store sqlite:///app.db, 3 kinds (greet, hold, send), queues mail=5, mial, concurrency 7, "
+        "threads 64"
     )
     assert said[1].endswith(
         "WARNING kim  the environment variable SYNERGON_CONCURENCY is not a setting of synergon; "
@@ -201,7 +202,7 @@ def test_a_worker_rejects_an_app_without_tasks(shell: Shell) -> None:
     finished = shell.run("worker", "app")
     assert (finished.code, finished.err) == (
         2,
-        "error: app has no tasks; import the modules that define them\n",
+        "error: app has no tasks; name the modules that define them: Engine(imports=[...]), or --import MODULE\n",
     )
 
 

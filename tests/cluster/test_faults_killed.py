@@ -116,7 +116,7 @@ async def test_work_of_a_kind_that_the_new_worker_does_not_have_goes_back_to_the
     (handle,) = await cluster.enqueue(bodies.hold.call("kind"))
     await cluster.journal.wait_for("begins", "kind")
     other, newer = (Engine(cluster.engine.settings.url, lease=30, sweep=3600) for _ in range(2))
-    other.ports.make_executor = Elsewhere
+    other._ports.make_executor = Elsewhere
 
     @other.task(name="hold")
     async def hold(label: str) -> str:

@@ -99,7 +99,7 @@ async def test_a_worker_on_a_full_disk_waits_and_finishes_when_there_is_room(tmp
         async with outcomes_held_up(cluster, worker):
             fill(small_disk / "filler")
             await worker.says("disk is full")
-            await worker.says("outcomes wait for the store")
+            await worker.says("the store is away")
             await asyncio.sleep(1)
             (small_disk / "filler").unlink()
 
@@ -111,6 +111,6 @@ async def test_a_worker_whose_writes_fail_waits_and_finishes_when_they_succeed(c
     async with outcomes_held_up(cluster, worker):
         limits.rlimit(psutil.RLIMIT_FSIZE, (16_384, without[1]))  # nothing is written past this length of any file
         await worker.says("look at the disk")
-        await worker.says("outcomes wait for the store")
+        await worker.says("the store is away")
         await asyncio.sleep(1)
         limits.rlimit(psutil.RLIMIT_FSIZE, without)

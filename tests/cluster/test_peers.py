@@ -61,11 +61,11 @@ async def test_running_processes_go_over_to_a_new_secret(url: str) -> None:
         for _ in range(2):
             (handle,) = await producer.enqueue([producer.call("stamp")])
             await handle.result(timeout=PATIENCE_SECONDS)
-            before = await producer.store.secret()
+            before = await producer._store.secret()
             command = [sys.executable, "-m", "synergon", "migrate", "--new-secret", "--url", url]
             printed = await asyncio.to_thread(subprocess.check_output, command, text=True)
             assert "new secret" in printed
-            assert await producer.store.secret() != before
+            assert await producer._store.secret() != before
         (handle,) = await producer.enqueue([producer.call("stamp")])
         await handle.result(timeout=PATIENCE_SECONDS)
 

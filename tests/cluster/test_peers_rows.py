@@ -60,7 +60,7 @@ async def test_a_node_whose_row_is_deleted_joins_again_and_its_namesake_is_left_
 
             with Pace() as pace:
                 deleted_at = time.monotonic()
-                await producer.store.unregister(before[bereft].id)
+                await producer._store.unregister(before[bereft].id)
                 await until(lambda: is_back(producer, bereft, before), patience_seconds=30)
                 took = time.monotonic() - deleted_at
             assert tuple(await handles[0].result(timeout=30)) == (2, bereft), "it works on"
@@ -86,7 +86,7 @@ async def test_the_outcome_of_a_fenced_attempt_is_ignored_after_the_next_has_sta
             with twin(postgres_url, tmp_path, concurrency=2):
                 await joined(producer, 2)
                 before = await nodes_by_pid(producer)
-                await producer.store.unregister(before[bereft].id)
+                await producer._store.unregister(before[bereft].id)
                 heir = await begun(tmp_path, handle, claim_no=2)
                 assert heir != bereft
                 assert tuple(await handle.result(timeout=30)) == (2, heir)

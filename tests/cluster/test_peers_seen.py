@@ -109,6 +109,7 @@ async def test_a_node_acts_on_hints_and_rarely_queries_the_database_in_between(u
                     await door.until_let_in(let_in + 1)
                     assert door.let_in == let_in + 1, "one task, one message"
                     await asyncio.sleep(0.02)
+            await _statistics_written(producer, ROUNDS + 1)
             questions.since_last_time()
             idle_since = time.monotonic()
             await asyncio.sleep(IDLE_SECONDS)
@@ -121,6 +122,15 @@ async def test_a_node_acts_on_hints_and_rarely_queries_the_database_in_between(u
     assert median(results) < pace.seconds(SOON)
     assert asked, "they are not counted"
     assert asked.total() <= 0.5 * idle_seconds + 2  # the beat may fall to either side of the ends
+
+
+async def _statistics_written(producer: Engine, successes: int) -> None:
+    """Wait until the node has written the statistics of this number of tasks: it does so once after it was busy."""
+
+    async def are_written() -> bool:
+        return sum(each.ended.get("succeeded", 0) for each in await producer.statistics()) >= successes
+
+    await until(are_written)
 
 
 async def test_when_all_messages_are_lost_the_sweep_starts_the_task(url: str) -> None:

@@ -114,7 +114,7 @@ async def test_a_command_whose_node_was_killed_has_failed_and_is_never_run_again
     task = msgspec.structs.replace(
         obey._task_type.call("command").to_new_task(), is_command=True, provider="pool", target="http://only"
     )
-    (inserted,) = await cluster.engine.enqueuer.enqueue_tasks([task])
+    (inserted,) = await cluster.engine._enqueuer.enqueue_tasks([task])
     handle = Handle.of(cluster.engine, inserted, obey._task_type)
     await cluster.journal.wait_for("begins", "command")
     await cluster.start(lease=LEASE_SECONDS)

@@ -76,13 +76,13 @@ async def nodes_on(url: str, folder: Path, starts_at: datetime, ends_at: datetim
 
 async def all_records(engine: Engine) -> list[TaskRecord]:
     found: list[TaskRecord] = []
-    before: int | None = None
+    after: str | None = None
     while True:
-        page = await engine.tasks(kind="tick", limit=10_000, before=before)
+        page = await engine.tasks(kind="tick", limit=10_000, after=after)
         found += page.tasks
         if page.next is None:
             return found
-        before = page.next
+        after = page.next
 
 
 @pytest.mark.timeout(300)

@@ -105,7 +105,7 @@ async def place(url: str, *kinds: str) -> AsyncIterator[Place]:
 
 async def are_known(engine: Engine, number: int) -> bool:
     """Whether so many engines can be told something."""
-    return len(await engine.store.nodes()) == number
+    return len(await engine._store.nodes()) == number
 
 
 async def command(*arguments: str) -> None:

@@ -1,10 +1,13 @@
 """The pages of the documentation, and what a test wants to know of them: code blocks, links, headings.
 
-A code block is a whole program. Two words may follow the language in its fence:
+A code block is a whole program. These words may follow the language in its fence:
 
 - `file=tasks.py`: the reader is told to save it under this name. The other blocks of its page find it beside them. It
   is imported instead of run, unless it says what to do as `__main__`.
-- `no-run`: it cannot run here; its first line is a comment that says why.
+- `postgres`: it needs a PostgreSQL server, whose URL is in `$DATABASE_URL`. Each program has a database of its own.
+- `django`: it is a module of the Django project of its page, whose settings are `mysite.settings`. It is imported after
+  Django is set up.
+- `django=6`: the page needs that release of Django; with an older one the block is skipped.
 """
 
 from __future__ import annotations
@@ -43,9 +46,19 @@ class Block:
         return next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), None)
 
     @property
-    def may_run(self) -> bool:
-        """Whether nobody has marked it as impossible."""
-        return "no-run" not in self.words
+    def needs_postgres(self) -> bool:
+        """Whether it needs a PostgreSQL server."""
+        return "postgres" in self.words
+
+    @property
+    def is_part_of_django(self) -> bool:
+        """Whether it is a module of a Django project."""
+        return "django" in self.words
+
+    @property
+    def oldest_django(self) -> int:
+        """The release of Django that it needs; 0 if any will do."""
+        return int(next((word.removeprefix("django=") for word in self.words if word.startswith("django=")), 0))
 
 
 def pages() -> list[str]:
@@ -61,8 +74,8 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str, *languages: str) -> list[Block]:
-    """The blocks of these languages, in order."""
-    return [block for block in _blocks(page) if block.language in languages]
+    """The blocks of these languages, in order; without languages, all."""
+    return [block for block in _blocks(page) if not languages or block.language in languages]
 
 
 def _blocks(page: str) -> Iterator[Block]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,8 @@ class Program:
     script: str
     imported: bool = False
     """Import it instead of running it."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables of its environment, besides those of the tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,15 @@ class Programs:
         folder = self._folder / str(self._count)
         folder.mkdir()
         for name, text in program.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        return {"folder": str(folder), "script": program.script, "imported": program.imported}
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return {
+            "folder": str(folder),
+            "script": program.script,
+            "imported": program.imported,
+            "environment": program.environment,
+        }
 
     @staticmethod
     def _start() -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, text_of
 
 SECONDS: Final = 90
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
@@ -56,6 +56,11 @@ def test_scheduled_tasks_run_once_each_and_the_counters_are_right(tmp_path: Path
     assert [step["succeeded"] for step in steps] == sorted(step["succeeded"] for step in steps)
     assert len(steps) == 6
     assert "each of the 5 tasks ran once" in output
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_index_lists_every_example(example: Path) -> None:
+    assert f"(../examples/{example.name})" in text_of("docs/index.md")
 
 
 def counters(status: str) -> Counter[str]:

@@ -4,7 +4,8 @@ Starting Python and importing synergon takes longer than most programs of the do
 then forks: a child is as good as a new interpreter, and ends like one.
 
 Reads lines of JSON: `{"parallel": 4, "seconds": 30, "programs": [{"folder": "...", "script": "..."}]}`. A script is run
-as `__main__`, or imported if `"imported"` is true. Answers each line with the list of `{"code", "output", "seconds"}`.
+as `__main__`, or imported if `"imported"` is true; `"environment"` has more variables for it. Answers each line with
+the list of `{"code", "output", "seconds"}`.
 """
 
 from __future__ import annotations
@@ -79,14 +80,16 @@ def become(program: dict[str, Any]) -> None:
     """Be the program, from here to the end of the process."""
     os.setpgid(0, 0)
     os.chdir(program["folder"])
+    os.environ.update(program["environment"])
     output = os.open(".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.path[0] = program["folder"]
     sys.argv = [program["script"]]
+    os.environ.update(program["environment"])
     if program["imported"]:
-        importlib.import_module(Path(program["script"]).stem)
+        importlib.import_module(".".join(Path(program["script"]).with_suffix("").parts))
     else:
         runpy.run_path(program["script"], run_name="__main__")
 

@@ -6,7 +6,7 @@ A cell is a copy of a good row with one bad value. Where the database itself ref
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import count
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import psycopg
 from psycopg.sql import SQL, Identifier
 from tests.postgres_server import SCHEMA, administer, server_url
+from tests.support import NESTED
 
-DEEP: Final = "[" * 5000 + "]" * 5000
 NEWER: Final = '{"version": 2, "state": {"fresh": [1, {"a": null}]}}'
 NONSENSE: Final = "no {sense"
 MANY_DIGITS: Final = "9" * 400
@@ -183,7 +183,7 @@ class PostgresDatabase:
                 yield from _TEXTS.items()
             case "_text":
                 yield from {"odd texts": "{NULL, a}", "of two dimensions": "{{a, b}, {c, d}}"}.items()
-                yield "deeply nested", "{" + '"' + DEEP + '"' + "}"
+                yield "deeply nested", "{" + '"' + NESTED + '"' + "}"
             case "timestamptz":
                 yield from {name: name for name in ("infinity", "-infinity", "294000-01-01", "4000-01-01 BC")}.items()
             case "bool":
@@ -246,8 +246,8 @@ def _postgres_columns(table: str) -> list[Column]:
 _TEXTS: Final = {
     "nonsense": NONSENSE,
     "empty": "",
-    "deeply nested": DEEP,
-    "a deeply nested field": f'{{"cost": {DEEP}, "new": {DEEP}}}',
+    "deeply nested": NESTED,
+    "a deeply nested field": f'{{"cost": {NESTED}, "new": {NESTED}}}',
     "newer": NEWER,
     "a newer list": f"[{NEWER}]",
     "a long number": MANY_DIGITS,
@@ -265,13 +265,13 @@ class BadRows:
         self.cells: list[Cell] = []
         self.refused: list[Cell] = []
 
-    def write(self, table: str, sample: Row, **changes: Any) -> None:
-        """A copy of the sample for each column and each bad value."""
-        columns = self._database.columns(table)
+    def write(self, table: str, sample: Row, names: Container[str] | None = None) -> None:
+        """A copy of the sample for each column, or each of these, and each bad value."""
         key = self._database.key(table)
-        for column in columns:
-            for badness, value in self._database.bad_values(column):
-                self._write(table, key, column, badness, value, sample | changes)
+        for column in self._database.columns(table):
+            if names is None or column.name in names:
+                for badness, value in self._database.bad_values(column):
+                    self._write(table, key, column, badness, value, sample)
 
     def _write(self, table: str, key: str, column: Column, badness: str, value: Any, sample: Row) -> None:
         number = next(self._keys)

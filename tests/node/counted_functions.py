@@ -32,5 +32,5 @@ class Crowd:
 
 
 def node_of(engine: Engine) -> Node:
-    assert engine.node is not None
-    return engine.node
+    assert engine._node is not None
+    return engine._node

@@ -119,8 +119,8 @@ class Crew:
 
         async def is_published() -> bool:
             for engine in self.engines:
-                if engine.node is not None:
-                    engine.node.membership.renew_soon()
+                if engine._node is not None:
+                    engine._node.membership.renew_soon()
             found[:] = [await self.first.explain(handle.id)]
             return re.fullmatch(pattern, found[0].sentence) is not None
 

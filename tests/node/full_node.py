@@ -26,7 +26,7 @@ class Crowd:
         self.preempted: list[int] = []
         self._opened = asyncio.Event()
 
-        @engine.task(preemptible=True, **options)
+        @engine.task(preemptible=True, **options)  # type: ignore[untyped-decorator]  # its options are a dict
         async def work(ctx: Context, number: int) -> int:
             self.inside.append(number)
             try:
@@ -62,7 +62,7 @@ class Deaf:
         """Those who have asked and were told to yield."""
         self._gate = ThreadGate()
 
-        @engine.task(preemptible=True, **options)
+        @engine.task(preemptible=True, **options)  # type: ignore[untyped-decorator]  # its options are a dict
         def deaf(ctx: Context, number: int) -> str:
             self.inside.append(number)
             self._gate.hold()
@@ -74,7 +74,7 @@ class Deaf:
 
     async def begin(self, number: int = 1) -> Handle[str]:
         """One of them."""
-        handle = await self.work.enqueue(number)
+        handle: Handle[str] = await self.work.enqueue(number)
         await until(lambda: number in self.inside)
         return handle
 
@@ -89,7 +89,7 @@ class Alarm:
     def __init__(self, engine: Engine, says: str = "rang", **options: Any) -> None:
         self.rang = 0
 
-        @engine.task(urgent=True, **options)
+        @engine.task(urgent=True, **options)  # type: ignore[untyped-decorator]  # its options are a dict
         async def alarm() -> str:
             self.rang += 1
             return says
@@ -98,7 +98,8 @@ class Alarm:
 
     async def set_off(self) -> Handle[str]:
         """Enqueue one."""
-        return await self.task.enqueue()
+        handle: Handle[str] = await self.task.enqueue()
+        return handle
 
     async def rings(self) -> None:
         """Return when one has run."""

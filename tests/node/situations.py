@@ -15,6 +15,7 @@ from tests.support import PATIENCE_SECONDS, a_row, until, until_state
 from synergon import (
     Engine,
     Handle,
+    Rate,
     Resources,
     Retry,
     State,
@@ -103,14 +104,14 @@ async def in_line(crew: Crew) -> Situation:
     )
 
 
-async def after_group(crew: Crew) -> Situation:
+async def dependent(crew: Crew) -> Situation:
     engine = crew.first
     group = await engine.group("all", [engine.call("hold"), engine.call("hold")], then=engine.call("quick"))
     assert group.then is not None
     return Situation(
         group.then,
-        rf"waits: group {group.id} has not ended: 2 tasks open",
-        Why.GROUP,
+        rf"waits for task {group.handles[0].id} \(hold, \w+\), task {group.handles[1].id} \(hold, \w+\)",
+        Why.DEPENDENCY,
         lambda: open_gate(crew),
     )
 
@@ -137,6 +138,18 @@ async def limit_full(crew: Crew) -> Situation:
         r"ready, due for \d+ s; waits for a permit: limit db has 1 of 1 in use",
         Why.LIMIT,
         lambda: crew.first.set_limit("db", 2),
+    )
+
+
+async def limit_rate(crew: Crew) -> Situation:
+    await crew.first.set_limit("db", 5, rate=Rate(1, per="1h"))
+    await crew.running("stored", 1)
+    handle = await crew.enqueue("stored")
+    return Situation(
+        handle,
+        r"ready, due for \d+ s; waits for a permit: rate db: 1 per hour; free in \d+ min",
+        Why.LIMIT_RATE,
+        lambda: crew.first.set_limit("db", rate=None),
     )
 
 
@@ -233,7 +246,7 @@ async def slots_full(crew: Crew) -> Situation:
 async def suspect_not_alone(crew: Crew) -> Situation:
     await crew.running("hold", 2 * len(crew.engines))
     handle = await crew.enqueue("quick")
-    store = crew.first.store
+    store = crew.first._store
     await store.register(a_row("dead", "quick"))
     await store.claim(ClaimRequest(node_id="dead", kinds=(KindRequest(kind="quick", count=1),), limit=1))
     await store.reap(["dead"], 1)
@@ -349,7 +362,7 @@ async def refused(crew: Crew) -> Situation:
 async def does_not_fit(crew: Crew) -> Situation:
     """Its producer is newer than all nodes that have answered. One more node of the kind has a row."""
     newer = replace(new_node("newer"), kinds=("quick",))
-    await crew.first.store.register(newer)
+    await crew.first._store.register(newer)
     producer = await crew.stack.enter_async_context(Engine(crew.first.settings.url))
     (handle,) = await producer.enqueue([producer.call("quick", loud=True)])
 
@@ -384,9 +397,10 @@ SCENARIOS: list[Scenario] = [
     snoozed,
     its_turn,
     in_line,
-    after_group,
+    dependent,
     paused,
     limit_full,
+    limit_rate,
     limit_closed,
     kind_full,
     server_full,

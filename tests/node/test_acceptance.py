@@ -135,9 +135,9 @@ async def test_one_that_was_lost_to_another_node_is_not_asked_about_again(
         await until(lambda: bool(asked))
         async with taker.worker(grace=PATIENCE_SECONDS):
             await gate.until_reached()
-            await until(lambda: chooser.node is not None and not chooser.node.scheduler.is_claiming)
+            await until(lambda: chooser._node is not None and not chooser._node.scheduler.is_claiming)
             gate.open()
-            await until(lambda: taker.node is not None and taker.node.completer.finished == 1)
+            await until(lambda: taker._node is not None and taker._node.completer.finished == 1)
             node_of(taker).scheduler.close()
         assert await handle.result(PATIENCE_SECONDS) == "here"
     assert asked == [handle.id]

@@ -34,7 +34,7 @@ async def test_a_payload_that_does_not_fit_fails_at_once_and_its_neighbours_do_n
 
     payloads = (b'{"number":"many"}', b'{"nmber":1}', b"{}", b'{"number":1,"extra":2}', b"not json", b"\xff", b"[]")
     async with engine:
-        await engine.store.insert(
+        await engine._store.insert(
             [NewTask(kind="send", payload=b'{"number":%d}' % number) for number in range(3)]
             + [NewTask(kind="send", payload=payload) for payload in payloads]
             + [NewTask(kind="send", payload=b'{"number":%d}' % number) for number in range(3, 6)]
@@ -58,7 +58,7 @@ async def test_options_that_cannot_be_read_fail_their_task_and_no_other(engine: 
 
     bad = (b"not json", b'{"attempts":0}', b'{"runs_in":"orbit"}', b'{"timeout":"long"}')
     async with engine:
-        inserted = await engine.store.insert(
+        inserted = await engine._store.insert(
             [NewTask(kind="note"), *(NewTask(kind="note", overrides=overrides) for overrides in bad)]
         )
         async with engine.worker():

@@ -162,13 +162,13 @@ async def test_a_task_with_requirements_is_not_kept_from_its_reservation_by_a_bo
         return "done"
 
     async with engine.worker(queues={"mail": 1, "default": None}):
-        assert engine.node is not None
-        engine.node.reservation.patience = 0
+        assert engine._node is not None
+        engine._node.reservation.patience = 0
         handles = await send.enqueue_many([()] * 3)
         await crowd.until_inside("mail", 1)
         for _ in range(5):
             assert await (await other.enqueue()).result(PATIENCE_SECONDS) == "done"
-        assert engine.node.reservation.reserved is None
+        assert engine._node.reservation.reserved is None
         crowd.open()
         await all_done(handles)
 
@@ -195,8 +195,8 @@ async def test_the_status_of_a_node_shows_its_bounds_and_what_is_free(engine: En
     async with engine.worker(queues={"mail": 2, "other": None}):
         handle = await send.enqueue()
         await crowd.until_inside("mail", 1)
-        assert engine.node is not None
-        state = engine.node.state()
+        assert engine._node is not None
+        state = engine._node.state()
         bounds = {name: (state.free[name], total) for name, total in state.totals.items() if is_name_of_bound(name)}
         assert bounds == {"queue mail": (1_000_000, 2_000_000), "provider pool": (2_000_000, 3_000_000)}
         crowd.open()
@@ -236,7 +236,7 @@ async def test_a_plain_worker_has_no_bounds(engine: Engine) -> None:
     async def plain() -> None: ...
 
     async with engine.worker(queues=["default"]):
-        assert engine.node is not None
-        assert engine.node.runner._bounds == {}
-        (request,) = [one for one, _ in engine.node._admission.kinds()]
+        assert engine._node is not None
+        assert engine._node.runner._bounds == {}
+        (request,) = [one for one, _ in engine._node._admission.kinds()]
         assert request.needs_only_slot

@@ -32,17 +32,17 @@ async def test_every_verb_reaches_what_matches_and_nothing_else(new_engine: NewE
         await mine.enqueue_many([(number,) for number in range(8)])
         await other.enqueue()
         visited: list[int] = []
-        assert await engine.set_priority_all(7, kind="mine", on_progress=visited.append) == 8
+        assert await engine.set_priority_all(7, why="urgent", kind="mine", on_progress=visited.append) == 8
         assert visited == [3, 6, 8]
-        assert await engine.reschedule_all(kind="mine", delay=3600) == 8
+        assert await engine.reschedule_all(kind="mine", delay=3600, why="later") == 8
         assert await states(engine, "mine") == [State.SCHEDULED] * 8
         assert await engine.cancel_all("enough", kind="mine", state="scheduled") == 8
         assert await engine.cancel_all(kind="mine") == 0
         assert await engine.retry_all(kind="mine") == 0, "only failed ones, unless told"
-        assert await engine.retry_all(kind="mine", state=State.CANCELLED) == 8
+        assert await engine.retry_all(kind="mine", state=State.CANCELLED, why="mended") == 8
         assert {record.priority for record in await all_tasks(engine) if record.kind == "mine"} == {7}
         assert await engine.delete_all(kind="mine") == 0, "only ended ones, unless told"
-        assert await engine.delete_all(kind="mine", state=["ready", "failed"]) == 8
+        assert await engine.delete_all(kind="mine", state=["ready", "failed"], why="useless") == 8
         assert await states(engine, "mine") == []
         assert await states(engine, "other") == [State.READY]
         entries = await engine.audit()
@@ -57,6 +57,10 @@ async def test_every_verb_reaches_what_matches_and_nothing_else(new_engine: NewE
         ("set_priority_all", "state=ready,scheduled,waiting kind=mine", "8 tasks given another priority"),
     ]
     assert entries[5].value == {"why": "enough"}
+    assert entries[7].value == {"priority": 7, "why": "urgent"}
+    assert [entry.why for entry in entries] == [
+        *("useless", None, "mended", None, None, "enough", "later", "urgent"),
+    ]
     assert all("@" in entry.who for entry in entries)
 
 

@@ -277,7 +277,7 @@ async def test_a_cancel_sticks_through_a_stop_of_the_node(engine: Engine) -> Non
         async with engine.worker(grace=0):
             handle = await hold.enqueue()
             await gate.until_reached()
-            stop = asyncio.create_task(engine.stop_node(0))
+            stop = asyncio.create_task(engine._stop_node(0))
             await handle.cancel()
             gate.open()
             await stop

@@ -148,7 +148,7 @@ async def test_a_failed_a_cancelled_and_a_handed_back_task_give_back_what_they_u
         await engine.wait(cancelled.id, timeout=PATIENCE_SECONDS)
         await until(lambda: node.state().free["cpu"] == 2_000_000)
         assert node.state().holders == {"cpu": (held.id,)}
-        await engine.stop_node(grace=0)
+        await engine._stop_node(grace=0)
         assert node.state().free == node.state().totals
         assert (await held.status()).state is State.READY
 

@@ -12,7 +12,7 @@ from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Context, Engine, Resources
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
+from synergon.model.requirements import PROCESS, THREAD, UNIT, WHOLE_NODE
 
 
 async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> None:
@@ -31,7 +31,8 @@ async def test_costs_fill_a_machine_exactly(new_engine: NewEngine, url: str) -> 
         await small.enqueue_many([()] * 2)  # 2 cpu, 1 GiB
         await hungry.enqueue_many([()] * 8)  # room for three of them: 1.5 cpu, 3 GiB
         await until(lambda: crowd.now == {"small": 2, "hungry": 3})
-        assert node_of(engine).state().free == {PROCESS: 3 * UNIT, WHOLE_NODE: 0, "cpu": 500_000, "ram": 0, "gpu": 0}
+        free = {PROCESS: 3 * UNIT, THREAD: 64 * UNIT, WHOLE_NODE: 0, "cpu": 500_000, "ram": 0, "gpu": 0}
+        assert node_of(engine).state().free == free
         crowd.gate.open()
     assert crowd.most["small"] == 2
     assert crowd.most["hungry"] <= 4
@@ -50,18 +51,18 @@ async def test_a_remote_database_looks_for_one_half_while_the_other_runs(
         await crowd.join("work")
 
     async with engine:
-        claim = engine.store.claim
+        claim = engine._store.claim
 
         async def noted(request: ClaimRequest) -> Claims:
             asked.append(request.limit)
             return await claim(request)
 
-        monkeypatch.setattr(engine.store, "claim", noted)
+        monkeypatch.setattr(engine._store, "claim", noted)
         await work.enqueue_many([()] * 240)
         async with engine.worker(drain=True):
             await until(lambda: crowd.now == {"work": 240})
             crowd.gate.open()
-        assert asked[0] == (120 if engine.store.capabilities.remote else 240)
+        assert asked[0] == (120 if engine._store.capabilities.remote else 240)
         assert max(asked) == asked[0]
 
 
@@ -132,7 +133,7 @@ async def test_a_demand_that_no_live_node_could_meet_is_spoken_of_once(
         async with engine.worker():
             await known.enqueue()
             assert caplog.messages == []
-            producer.unrunnable_warning._read_at = None
+            producer._unrunnable_warning._read_at = None
             for _ in range(3):
                 await known.with_options(cost=Resources(gpu=2), needs={"zone:eu"}).enqueue()
             (said,) = [message for message in caplog.messages if "no live node" in message]

@@ -92,7 +92,7 @@ async def test_a_success_that_comes_after_a_cancel_has_no_children(engine: Engin
     async with engine.worker():
         handle = await parent.enqueue()
         await gate.until_reached()
-        await engine.store.cancel([handle.id])  # by somebody whom this node does not hear
+        await engine._store.cancel([handle.id])  # by somebody whom this node does not hear
         gate.open()
         record = await ended(handle)
         assert (record.state, record.result) == (State.CANCELLED, None)

@@ -25,7 +25,7 @@ TOGETHER: Final = 20
 
 async def order_without_a_word(engine: Engine, verb: Verb, node_id: str) -> None:
     """Have it written down, and tell nobody."""
-    await engine.store.act(NewAction(verb=verb, subject=node_id, who="ada"))
+    await engine._store.act(NewAction(verb=verb, subject=node_id, who="ada"))
 
 
 class Paths:
@@ -99,7 +99,7 @@ class Paths:
 
     async def _recover(self, node: Node) -> None:
         """A neighbour takes a task and dies."""
-        store = self.engine.store
+        store = self.engine._store
         me, self.dead = await row_of(self.engine, node), self.dead + 1
         dead = a_row(f"dead-{self.dead}", *me.kinds)
         await store.register(dead)
@@ -201,7 +201,7 @@ async def test_a_node_that_loses_its_lease_while_cordoned_comes_back_cordoned(
         if has_heard:
             node.check_everything()
             await until(lambda: node.cordon.is_cordoned)
-        await engine.store.unregister(first)  # somebody has declared it dead
+        await engine._store.unregister(first)  # somebody has declared it dead
         await until(lambda: node.id != first and node.scheduler.is_open)
         assert node.cordon.is_cordoned
         assert (await row_of(engine, node)).is_cordoned

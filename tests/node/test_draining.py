@@ -62,7 +62,7 @@ async def test_an_idle_node_that_is_told_to_drain_ends_at_once(new_engine: NewEn
         async with engine.worker() as node:
             await engine.drain(node.id)
             await asyncio.wait_for(node.stopped(), PATIENCE_SECONDS)
-            await until(lambda: engine.node is None)
+            await until(lambda: engine._node is None)
         assert await engine.nodes() == []
 
 

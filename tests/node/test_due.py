@@ -171,7 +171,7 @@ async def test_one_line_tells_how_many_due_tasks_were_made_ready(
     async def note() -> None: ...
 
     moment = datetime.now(UTC) + timedelta(seconds=0.3)
-    with caplog.at_level(logging.INFO, logger="synergon"):
+    with caplog.at_level(logging.DEBUG, logger="synergon"):
         async with engine:
             await engine.enqueue([note.with_options(run_at=moment).call() for _ in range(17)])
             early = (await engine.counts())[State.SCHEDULED]  # all of them, unless the machine has stood still

@@ -124,9 +124,9 @@ async def test_tasks_of_a_dead_node_have_crashed_events(engine: Engine) -> None:
 
     async with engine:
         handle = await work.enqueue()
-        dead = await Worker.start(engine.store, "dead")
+        dead = await Worker.start(engine._store, "dead")
         await dead.claim("work")
-        await engine.store.unregister("dead")
+        await engine._store.unregister("dead")
         async with engine.worker():
             await ended(handle)
             await until(lambda: len(heard) == 3)
@@ -193,7 +193,7 @@ def test_only_functions_can_subscribe(engine: Engine) -> None:
     for wrong in (Event, lambda: None, _generator, _async_generator, _Generator(), lambda one, two: None):
         with pytest.raises(OptionError, match="on_event takes a function of an event"):
             engine.on_event(wrong)  # type: ignore[type-var]  # wrong on purpose
-    assert engine.subscribers == []
+    assert engine._subscribers == []
 
 
 def _generator(event: Event) -> Iterator[Event]:

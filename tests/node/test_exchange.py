@@ -35,6 +35,7 @@ from synergon.node.claims.scheduler import Scheduler
 from synergon.node.claims.shared_permits import SharedPermits
 from synergon.node.node import Node
 from synergon.node.signals import Signals
+from synergon.node.store_outage import StoreOutage
 from synergon.stores.base import Store
 
 PROCESS: Final = ProcessIdentity(host="host", boot_id="boot", pid_namespace="pid:[1]", pid=4711, started=1.5)
@@ -92,7 +93,7 @@ class Stand:
         }
         logger = logging.LoggerAdapter(logging.getLogger("synergon"), {})
         clock = SystemClock()
-        self.store = TroubledStore(engine.store)
+        self.store = TroubledStore(engine._store)
         self.ledger = Ledger(3, 1)
         self.permits = SharedPermits(kinds)
         self.claims: list[Claim] = []
@@ -104,6 +105,7 @@ class Stand:
             logger,
             BenchSignals(self),
             Hooks(clock, logger, Callbacks(logger)),
+            StoreOutage(clock, logger),
         )
         self.scheduler = Scheduler(
             cast("Store", self.store),
@@ -165,7 +167,7 @@ async def stand() -> AsyncIterator[Stand]:
     engine = Engine("memory://")
     engine.limit("license", 1)
     async with engine:
-        await engine.store.register(new_node("node-1"))
+        await engine._store.register(new_node("node-1"))
         made = Stand(engine)
         await made.settle()
         made.store.calls.clear()
@@ -710,7 +712,7 @@ async def test_outcomes_that_wait_when_the_lease_is_lost_are_not_forgotten(
 
             monkeypatch.setattr(node.scheduler, "choose_exchanged_kinds", note)
             old = node.id
-            await engine.store.unregister(old)
+            await engine._store.unregister(old)
             node.membership.renew_soon()
             await until(lambda: node.id != old and node.scheduler.may_claim)
             assert await (await task.enqueue(1)).result(timeout=PATIENCE_SECONDS) == 1

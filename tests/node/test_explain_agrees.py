@@ -139,7 +139,7 @@ def tasks_of(kinds: tuple[str, ...]) -> st.SearchStrategy[TaskPlan]:
     )
 
 
-def register(engine: Engine, limit: int, capacity: int) -> Command:
+def register(engine: Engine, limit: int, capacity: int) -> Command[..., ..., Any, Any]:
     """All kinds; a node may know some of them only. The command is for the servers of a provider."""
 
     async def body() -> None: ...
@@ -207,13 +207,13 @@ class Stand:
             labels=plan.labels,
             reservation=self.reservation if plan.keeps_room else None,
         )
-        self.scheduler = Scheduler(engine.store, self.admission, self.kinds, Signals())
+        self.scheduler = Scheduler(engine._store, self.admission, self.kinds, Signals())
 
     async def register(self) -> None:
         """With what it says of itself now."""
         plan = self.plan
         state = node_status(self.admission, self.ledger, self.running, self.scheduler, None)
-        await self.engine.store.register(
+        await self.engine._store.register(
             NewNode(
                 id=self.id,
                 name=self.id,
@@ -234,7 +234,7 @@ class Stand:
             return set()
         if most is not None:
             request = replace(request, limit=most)
-        claims = await self.engine.store.claim(request)
+        claims = await self.engine._store.claim(request)
         self.admission.note(claims)
         kind_requests = {kind_request.kind: kind_request for kind_request in request.kinds}
         for claim in claims:
@@ -259,7 +259,7 @@ class Stand:
         claim = attempt.claim
         del self.running[claim.id]
         self.ledger.release(claim.kind, **self._places_of(attempt))
-        await self.engine.store.finish([FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
+        await self.engine._store.finish([FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=Succeeded())])
 
     def _places_of(self, attempt: Attempt) -> dict[str, Any]:
         return {
@@ -272,7 +272,7 @@ class Stand:
         return sorted(
             {
                 kind
-                for (queue, kind, state) in await self.engine.store.counts()
+                for (queue, kind, state) in await self.engine._store.counts()
                 if state is State.READY
                 and (self.admission.serves(kind, queue) or (kind == COMMAND and COMMAND in self.kinds))
             }
@@ -506,7 +506,7 @@ def test_alone_it_is_taken_exactly_if_nothing_but_others_stood_in_its_way(world:
         causes = [cause.why for node in said.nodes if node.id == chosen.id for cause in node.causes]
         is_known = said.kind in chosen.kinds
         others = {task.id for task in await engine.tasks(state=State.READY)} - {task_id}
-        await engine.store.delete(sorted(others))
+        await engine._store.delete(sorted(others))
         is_taken = task_id in await chosen.claim()
         assert is_taken == (is_known and set(causes) <= {Why.BEHIND, Why.WILL_RESERVE}), said
 
@@ -535,7 +535,7 @@ async def in_world(world: World, check: Check) -> None:
         await check(engine, stands, stands[world.asked % len(stands)], ids)
 
 
-async def enqueue(engine: Engine, order: Command, plans: Iterable[TaskPlan]) -> None:
+async def enqueue(engine: Engine, order: Command[..., ..., Any, Any], plans: Iterable[TaskPlan]) -> None:
     for plan in plans:
         if plan.kind == COMMAND:
             await order.enqueue(to="http://a" if plan.priority else ANY)

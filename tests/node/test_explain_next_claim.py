@@ -21,7 +21,7 @@ class HeldClaims:
         self._gate = Gate()
         crew.stack.callback(self._gate.open)  # no node could stop before
         for engine in crew.engines:
-            node_of(engine).scheduler._store = _Held(engine.store, self._gate)
+            node_of(engine).scheduler._store = _Held(engine._store, self._gate)
 
     @classmethod
     async def of(cls, crew: Crew) -> HeldClaims:

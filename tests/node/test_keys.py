@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.node.every_store import every_url  # noqa: F401
-from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until_state
+from tests.support import PATIENCE_SECONDS, Gate, all_tasks, ended, until, until_state
 
 from synergon import Context, Discard, Engine, Handle, KeyConflict, OptionError, PayloadError, Retry, State
 
@@ -246,6 +246,8 @@ async def test_children_cannot_inherit_another_answer_to_a_conflict_than_return(
         ({"key": 5}, "key of task 'welcome' must be a function or a template"),
         ({"on_conflict": "raise"}, "@task of 'welcome': on_conflict says what to do when the key is taken"),
         ({"key": "{customer}", "on_conflict": "drop"}, "on_conflict must be one of"),
+        ({"unique_for": "1h"}, "@task of 'welcome': unique_for says for how long the key stays taken; give a key too"),
+        ({"key": "{customer}", "unique_for": -1}, "unique_for must be longer than zero"),
     ],
 )
 def test_keys_that_cannot_be_made_are_an_error_of_the_decorator(
@@ -253,8 +255,63 @@ def test_keys_that_cannot_be_made_are_an_error_of_the_decorator(
 ) -> None:
     with pytest.raises(OptionError, match=said):
 
-        @engine.task(**options)
+        @engine.task(**options)  # type: ignore[untyped-decorator]  # its options are a dict
         async def welcome(customer: str) -> None: ...
+
+
+async def test_unique_for_of_a_kind_holds_unless_a_call_says_otherwise(engine: Engine) -> None:
+    @engine.task(key="{customer}", unique_for="1h")
+    async def welcome(customer: str) -> str:
+        return customer
+
+    async with engine, engine.worker():
+        calls = (welcome, "held"), (welcome.with_options(title="{customer}"), "titled")
+        for call, customer in calls:
+            handle = await call.enqueue(customer)
+            assert await handle.result(PATIENCE_SECONDS) == customer
+            again = await call.enqueue(customer)
+            assert (again.id, again.created) == (handle.id, False)
+            assert await again.result(PATIENCE_SECONDS) == customer
+        brief = await welcome.with_options(unique_for=0.001).enqueue("brief")
+        await brief.result(PATIENCE_SECONDS)
+        await until(lambda: is_accepted(welcome.enqueue("brief")))
+
+
+async def is_accepted(enqueue: Awaitable[Handle[Any]]) -> bool:
+    return (await enqueue).created
+
+
+async def test_fifty_enqueues_of_a_held_key_run_once(engine: Engine) -> None:
+    ran: list[int] = []
+
+    @engine.task
+    async def welcome(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async with engine, engine.worker():
+        once = welcome.with_options(key="customer-42", unique_for="1h")
+
+        async def enqueue(number: int) -> int:
+            handle = await once.enqueue(number)
+            await handle.result(PATIENCE_SECONDS)
+            return (await once.enqueue(number)).id
+
+        assert len(set(await asyncio.gather(*map(enqueue, range(50))))) == 1
+    assert len(ran) == 1
+
+
+async def test_an_occurrence_whose_key_is_held_is_skipped(engine: Engine) -> None:
+    @engine.task(key="{customer}", unique_for="1h")
+    async def welcome(customer: str) -> None: ...
+
+    async with engine, engine.worker():
+        first = await welcome.enqueue("ada")
+        await first.result(PATIENCE_SECONDS)
+        await engine.schedules.create("daily", welcome.call("ada"), every="1d")
+        run = await engine.schedules.run_once("daily")
+        assert run.task is None
+        assert run.reason == f"task {first.id} holds its key"
 
 
 async def test_a_key_that_cannot_be_made_is_an_error_of_the_call(engine: Engine) -> None:

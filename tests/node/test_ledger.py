@@ -42,10 +42,10 @@ def watch(engine: Engine) -> None:
 
     def make(*arguments: object, **named: object) -> Node:
         node = Node(*arguments, **named)  # type: ignore[arg-type]  # they fit
-        node._ledger.__class__ = WatchedLedger
+        node.ledger.__class__ = WatchedLedger
         return node
 
-    engine.ports.make_node = make
+    engine._ports.make_node = make
 
 
 def random_cost(chance: random.Random) -> Resources:
@@ -93,22 +93,22 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
             call = engine.kinds[kind].call(chance.choice(fates))
             calls.append(call.with_options(cost=random_cost(chance)) if chance.random() < 0.6 else call)
         async with engine.worker():
-            node = engine.node
+            node = engine._node
             assert node is not None
             handles = await engine.enqueue(calls)
-            ledger = node._ledger
+            ledger = node.ledger
             assert isinstance(ledger, WatchedLedger)
             await until(lambda: ledger.in_use > 0)
             for _ in range(2):  # what waits for ever is cancelled, and the node stops and starts in between
                 await asyncio.sleep(0.02)
                 for handle in chance.sample(handles, 20):
                     await handle.cancel()
-            await engine.stop_node(grace=0)
+            await engine._stop_node(grace=0)
             assert node.state().free == node.state().totals
             assert node.state().holders == {}
             assert ledger.wrong == ()
         async with engine.worker():
-            again = engine.node
+            again = engine._node
             assert again is not None
             waiting = [handle for handle, call in zip(handles, calls, strict=True) if b"wait" in call.payload]
             for handle in waiting:
@@ -117,7 +117,7 @@ async def test_whatever_happens_available_is_between_nothing_and_the_total(new_e
                 await engine.wait(handle.id, timeout=PATIENCE_SECONDS)
             await until(lambda: not again.runner.running)
             assert again.state().free == again.state().totals
-            later = again._ledger
+            later = again.ledger
             assert isinstance(later, WatchedLedger)
             assert later.looks > 0
             assert later.wrong == ()

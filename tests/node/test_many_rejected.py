@@ -41,7 +41,7 @@ class Choosy:
         return note
 
     def count_looks(self) -> None:
-        store = self.engine.store
+        store = self.engine._store
         look: Callable[[CandidateQuery], Awaitable[list[TaskRecord]]] = store.read_candidates
 
         async def counted(wanted: CandidateQuery) -> list[TaskRecord]:

@@ -14,9 +14,9 @@ from tests.node import process_functions as process_bodies
 from tests.support import PATIENCE_SECONDS, Gate, ThreadGate, ended, until
 
 from synergon import Context, Engine, OptionError, Reason, Retry, Snooze, State, SynergonError, testing
+from synergon.call import call_by_name
 from synergon.node.attempts import middleware
 from synergon.options.middleware_checks import CallNext
-from synergon.task import call_by_name
 
 word = contextvars.ContextVar[str]("word", default="none")
 
@@ -525,4 +525,4 @@ def test_what_cannot_be_middleware_is_refused_where_it_is_given(engine: Engine, 
         @engine.task(middleware=wrong)
         async def other() -> None: ...
 
-    assert engine.middlewares == []
+    assert engine._middlewares == []

@@ -89,8 +89,8 @@ async def test_another_engine_gives_a_running_task_more_time(new_engine: NewEngi
         await gate.until_reached()
         await other.extend_timeout(handle.id, "30m")
         await other.extend_timeout(handle.id, "30m")
-        assert engine.node is not None
-        attempt = engine.node.runner.running[handle.id]
+        assert engine._node is not None
+        attempt = engine._node.runner.running[handle.id]
         await until(lambda: attempt.timeout == pytest.approx(3601.5))
         gate.open()
         assert await handle.result(PATIENCE_SECONDS) == "in time"
@@ -101,8 +101,8 @@ async def test_the_next_attempt_has_its_usual_time(engine: Engine) -> None:
 
     @engine.task(timeout=60, retry=2)
     async def fail_once(ctx: Context) -> None:
-        assert engine.node is not None
-        attempt = engine.node.runner.running[ctx.task_id]
+        assert engine._node is not None
+        attempt = engine._node.runner.running[ctx.task_id]
         if ctx.attempt == 1:
             await engine.extend_timeout(ctx.task_id, 60)
             await until(lambda: attempt.timeout == 120)

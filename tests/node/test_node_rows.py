@@ -79,7 +79,7 @@ async def test_nobody_is_told_who_is_not_there_and_that_is_written_down(new_engi
 
     async with engine:
         process = replace(this_process(), pid=os.getpid(), started=0.5)  # another process had this pid before
-        await engine.store.register(a_row("gone", "work", name="kim", process=process))
+        await engine._store.register(a_row("gone", "work", name="kim", process=process))
         for give in (engine.cordon, engine.uncordon, engine.drain, engine.restart, engine.shut_down):
             with pytest.raises(OptionError, match=rf"node 'gone' \(kim\) is dead: its process {process.pid} is gone"):
                 await give("gone")
@@ -102,7 +102,7 @@ async def test_a_node_elsewhere_whose_lease_is_over_is_dead_and_a_nul_is_no_id(n
 
     async with engine:
         process = replace(this_process(), host="elsewhere", boot_id="another", pid=1)
-        await engine.store.register(a_row("far", "work", name="kim", process=process, lease=1))
+        await engine._store.register(a_row("far", "work", name="kim", process=process, lease=1))
         for give in (engine.cordon, engine.uncordon, engine.drain, engine.restart, engine.shut_down):
             with pytest.raises(OptionError, match=r"node 'far' \(kim\) is dead: its lease has been over for"):
                 await give("far")

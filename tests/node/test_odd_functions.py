@@ -66,8 +66,8 @@ async def test_a_body_that_cancels_itself_in_its_transaction_still_ends(new_engi
 
     async with engine, engine.worker(grace=1):
         assert await (await cancel_myself.enqueue()).result(PATIENCE_SECONDS) == 1
-        assert engine.node is not None
-        assert engine.node.runner.running == {}
+        assert engine._node is not None
+        assert engine._node.runner.running == {}
 
 
 async def test_transactions_one_after_the_other_do_not_cost_the_lease(

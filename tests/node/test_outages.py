@@ -44,7 +44,7 @@ async def test_outcomes_are_written_when_the_store_is_back_and_nothing_runs_twic
         runs[number] += 1
         return number
 
-    with caplog.at_level(logging.INFO, logger="synergon"):
+    with caplog.at_level(logging.DEBUG, logger="synergon"):
         async with engine.worker():
             with stores[-1].away("finish"):
                 handles = await note.enqueue_many([(number,) for number in range(20)])
@@ -54,8 +54,9 @@ async def test_outcomes_are_written_when_the_store_is_back_and_nothing_runs_twic
             await check_counts(engine)
     assert results == list(range(20))
     assert runs == Counter(range(20))
-    assert "20 outcomes wait for the store: the database is away" in caplog.text
-    assert "the store is back, 20 outcomes written" in caplog.text
+    assert caplog.text.count("the store is away: the database is away; the node waits for it") == 1
+    assert caplog.text.count("the store is back after") == 1
+    assert "20 outcomes wait for the store" in caplog.text
 
 
 async def test_nothing_is_claimed_while_outcomes_cannot_be_written(new_engine: NewEngine, url: str) -> None:
@@ -169,21 +170,21 @@ async def test_an_outcome_that_the_store_refuses_ends_that_task_and_not_its_neig
     async def note(number: int) -> int:
         return number
 
-    real = engine.ports.make_store
+    real = engine._ports.make_store
 
     def make(url: str) -> Any:
         store = real(url)
         finish = store.finish
 
-        async def refuse_poison(fenced_outcomes: Any) -> Any:
-            if any(entry.id in poison and not hasattr(entry.outcome, "error") for entry in fenced_outcomes):
+        async def refuse_poison(outcomes: Any) -> Any:
+            if any(entry.id in poison and not hasattr(entry.outcome, "error") for entry in outcomes):
                 raise error
-            return await finish(fenced_outcomes)
+            return await finish(outcomes)
 
         store.finish = refuse_poison  # type: ignore[method-assign]  # put in its place
         return store
 
-    engine.ports.make_store = make
+    engine._ports.make_store = make
     async with engine:
         handles = await note.enqueue_many([(number,) for number in range(10)])
         poison.append(handles[4].id)
@@ -334,7 +335,7 @@ async def test_a_node_whose_row_is_gone_joins_again_under_a_new_id(new_engine: N
         first_id = node.id
         handle = await hold.enqueue()
         await gate.until_reached()
-        await engine.store.unregister(first_id)
+        await engine._store.unregister(first_id)
         assert await handle.result(PATIENCE_SECONDS) == "ran"
         assert node.id != first_id
         assert [record.id for record in await engine.nodes()] == [node.id]
@@ -354,7 +355,7 @@ async def test_a_node_that_joins_again_does_so_as_soon_as_the_store_lets_it(new_
     async with engine.worker() as node:
         first_id = node.id
         with stores[-1].away("register"):
-            await engine.store.unregister(first_id)
+            await engine._store.unregister(first_id)
             await until(lambda: stores[-1].calls["register"] >= 3)
         assert await (await note.enqueue()).result(PATIENCE_SECONDS) == "ran"
         assert node.id != first_id
@@ -369,7 +370,7 @@ async def test_a_node_that_lost_its_lease_and_cannot_join_again_can_be_stopped(n
         async with engine.worker():
             stores[-1].cause("register", _away)
             (record,) = await engine.nodes()
-            await engine.store.unregister(record.id)
+            await engine._store.unregister(record.id)
             await until(lambda: stores[-1].calls["register"] >= 2)
 
 
@@ -393,9 +394,9 @@ async def test_a_node_that_is_stopped_while_it_joins_again_claims_nothing_more(n
     async with keeper, engine:
         async with engine.worker() as node:
             stores[-1].cause("register", late)
-            await engine.store.unregister(node.id)
+            await engine._store.unregister(node.id)
             await joining.until_reached()
-            stop = asyncio.create_task(engine.stop_node(0))
+            stop = asyncio.create_task(engine._stop_node(0))
             await asyncio.sleep(0)
             joining.open()
             await engine.enqueue([note.call(number) for number in range(1, 5)])
@@ -419,7 +420,7 @@ class FencedExecutor(LocalExecutor):
 def keep_alive(engine: Engine) -> list[int]:
     """The exits that the engine's node would have made."""
     exits: list[int] = []
-    engine.ports.make_executor = lambda settings: FencedExecutor(settings, exits)
+    engine._ports.make_executor = lambda settings: FencedExecutor(settings, exits)
     return exits
 
 
@@ -511,7 +512,7 @@ async def test_a_claim_that_is_answered_after_the_lease_was_lost_starts_nothing(
         stores[-1].cause("claim", answer_late)
         handle = await note.enqueue()
         await gate.until_reached()
-        await engine.store.unregister(first_id)
+        await engine._store.unregister(first_id)
         await until(lambda: not node.scheduler.is_open)
         gate.open()
         record = await ended(handle)
@@ -569,7 +570,7 @@ async def test_a_mistake_beside_the_writing_of_outcomes_leaves_none_behind(
 
 async def test_a_connect_that_cannot_declare_leaves_nothing_connected(engine: Engine) -> None:
     engine.limit("license", 1)
-    real = engine.ports.make_store
+    real = engine._ports.make_store
     opened: list[TroubledStore] = []
 
     def make(url: str) -> Any:
@@ -579,7 +580,7 @@ async def test_a_connect_that_cannot_declare_leaves_nothing_connected(engine: En
         opened.append(store)
         return store
 
-    engine.ports.make_store = make
+    engine._ports.make_store = make
     with pytest.raises(StoreUnavailable):
         await engine.connect()
     assert opened[0].calls["close"] == 1

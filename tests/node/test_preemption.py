@@ -275,8 +275,8 @@ async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEng
     in_use = {"cpu": 0.0, "gpu": 0.0}
 
     def check() -> None:
-        assert engine.node is not None
-        ledger = engine.node._ledger
+        assert engine._node is not None
+        ledger = engine._node.ledger
         for name, available in ledger.available.items():
             assert 0 <= available <= ledger.totals[name], (seed, name, available)
         assert 0 <= ledger.in_use <= ledger.concurrency, (seed, ledger.in_use)
@@ -317,7 +317,7 @@ async def test_whatever_happens_no_more_is_used_than_there_is(new_engine: NewEng
         async with asyncio.timeout(PATIENCE_SECONDS):
             for handle in handles:
                 await engine.wait(handle.id)
-        ledger = node_of(engine)._ledger
+        ledger = node_of(engine).ledger
         assert ledger.available == ledger.totals
         assert (ledger.in_use, ledger.promised.in_use) == (0, 0)
 

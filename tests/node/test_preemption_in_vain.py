@@ -21,7 +21,7 @@ async def test_refused_by_can_accept_nobody_yields(new_engine: NewEngine, memory
     crowd, alarm = Crowd(engine), Alarm(engine)
     asked = asyncio.Event()
 
-    @alarm.task.can_accept
+    @alarm.task.can_accept  # type: ignore[untyped-decorator]  # its options are a dict
     async def not_here(candidates: list[Candidate]) -> list[Candidate]:
         asked.set()
         return []
@@ -41,7 +41,7 @@ async def test_accepted_by_can_accept_somebody_yields(new_engine: NewEngine, mem
     engine = new_engine(memory_url, concurrency=2)
     crowd, alarm = Crowd(engine), Alarm(engine)
 
-    @alarm.task.can_accept
+    @alarm.task.can_accept  # type: ignore[untyped-decorator]  # its options are a dict
     async def here(candidates: list[Candidate]) -> list[Candidate]:
         return candidates
 
@@ -134,7 +134,7 @@ async def test_work_that_is_not_preemptible_does_not_yield(new_engine: NewEngine
 
     async with engine, engine.worker():
         handles = [await plain.enqueue(), await precious.enqueue()]
-        await until(lambda: engine.node is not None and len(engine.node.runner.running) == 2)
+        await until(lambda: engine._node is not None and len(engine._node.runner.running) == 2)
         handle = await alarm.set_off()
         await asyncio.sleep(0.05)
         record = await handle.status()

@@ -152,9 +152,9 @@ async def test_kinds_that_lack_a_child_process_are_looked_at_when_one_is_free(
             surplus.append(set(kinds))
 
     async with engine:
-        await engine.store.register(new_node("node-1"))
+        await engine._store.register(new_node("node-1"))
         scheduler = Scheduler(
-            engine.store,
+            engine._store,
             Admission(kinds, ledger, None),
             kinds,
             Noted(),

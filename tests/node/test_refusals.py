@@ -79,7 +79,7 @@ async def test_an_older_worker_claims_a_task_that_it_has_refused_no_more(
     register(older, newer)
     await stack.enter_async_context(older.worker())
     await stack.enter_async_context(newer.worker())
-    await newer.cordon(newer.node.id)  # type: ignore[union-attr]  # a worker has a node
+    await newer.cordon(newer._node.id)  # type: ignore[union-attr]  # a worker has a node
     refused = await newer.kinds["greet"].with_options(priority=1).enqueue("Ada", loud=True)
 
     async def is_refused() -> bool:
@@ -90,8 +90,8 @@ async def test_an_older_worker_claims_a_task_that_it_has_refused_no_more(
         await (await newer.kinds["greet"].enqueue(f"{number}")).result(PATIENCE_SECONDS)
     record = await refused.status()
     assert (record.state, record.claim_no, record.attempts) == (State.READY, 1, 0)
-    assert parse_requirements(record.requirements).refused_by == (older.node.id,)  # type: ignore[union-attr]
-    await newer.uncordon(newer.node.id)  # type: ignore[union-attr]
+    assert parse_requirements(record.requirements).refused_by == (older._node.id,)  # type: ignore[union-attr]
+    await newer.uncordon(newer._node.id)  # type: ignore[union-attr]
     assert await refused.result(PATIENCE_SECONDS) == "HELLO Ada"
 
 
@@ -118,7 +118,7 @@ async def test_a_task_that_no_live_worker_can_read_has_failed_and_hooks_and_even
     (handle,) = await producer.enqueue([producer.call("greet", name="Ada", loud=True)])
     record = await ended(handle)
     assert (record.state, record.reason, record.attempts, record.claim_no) == (State.FAILED, Reason.ERROR, 0, 2)
-    nodes = {engine.node.id for engine in (older, newer)}  # type: ignore[union-attr]
+    nodes = {engine._node.id for engine in (older, newer)}  # type: ignore[union-attr]
     assert {error.node_id for error in record.errors} == nodes
     assert all("unknown field `loud`" in error.message for error in record.errors)
     await until(lambda: any(event.name == "failed" for event in events))
@@ -147,7 +147,7 @@ async def test_a_worker_that_asks_before_it_claims_refuses_once(
 
     await stack.enter_async_context(older.worker())
     await stack.enter_async_context(newer.worker())
-    await newer.cordon(newer.node.id)  # type: ignore[union-attr]
+    await newer.cordon(newer._node.id)  # type: ignore[union-attr]
     refused = await newer.kinds["greet"].enqueue("Ada", loud=True)
 
     async def is_refused() -> bool:
@@ -156,7 +156,7 @@ async def test_a_worker_that_asks_before_it_claims_refuses_once(
     await until(is_refused)
     assert await (await newer.kinds["greet"].enqueue("Bob")).result(PATIENCE_SECONDS) == "hello Bob"
     assert (await refused.status()).claim_no == 1
-    await newer.uncordon(newer.node.id)  # type: ignore[union-attr]
+    await newer.uncordon(newer._node.id)  # type: ignore[union-attr]
     assert await refused.result(PATIENCE_SECONDS) == "HELLO Ada"
 
 
@@ -185,10 +185,10 @@ async def test_a_key_that_cannot_be_computed_here_is_left_to_others(
 async def test_a_drain_ends_although_another_worker_is_left_with_a_task(older: Engine, newer: Engine) -> None:
     register(older, newer)
     async with newer.worker():
-        await newer.cordon(newer.node.id)  # type: ignore[union-attr]
+        await newer.cordon(newer._node.id)  # type: ignore[union-attr]
         handle = await newer.kinds["greet"].enqueue("Ada", loud=True)
         async with asyncio.timeout(PATIENCE_SECONDS), older.worker(drain=True):
             pass
         assert (await handle.status()).state is State.READY
-        await newer.uncordon(newer.node.id)  # type: ignore[union-attr]
+        await newer.uncordon(newer._node.id)  # type: ignore[union-attr]
         assert await handle.result(PATIENCE_SECONDS) == "HELLO Ada"

@@ -33,7 +33,7 @@ class Stream:
         self.is_over = False
         self._next = asyncio.Event()
 
-        @engine.task(cost=Resources(cpu=1), timeout=60, **options)
+        @engine.task(cost=Resources(cpu=1), timeout=60, **options)  # type: ignore[untyped-decorator]  # its options are a dict
         async def small() -> None:
             self.ran += 1
             self._next.set()
@@ -110,7 +110,7 @@ async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: st
                     node.scheduler.wake_all()
                 await asyncio.sleep(0.005)
                 assert keepers() == [keeper]
-            (record,) = await engines[0].store.get([handle.id])
+            (record,) = await engines[0]._store.get([handle.id])
             assert record is not None
             assert record.reserved_by == nodes[keeper].id
             gates[keeper].open()
@@ -132,7 +132,7 @@ async def test_room_is_kept_for_none_of_a_backlog_of_equals(new_engine: NewEngin
 
     async with engine:
         handles = await work.enqueue_many([()] * 60)
-        await pass_time(engine.store, microseconds(reservation.PATIENCE_SECONDS))
+        await pass_time(engine._store, microseconds(reservation.PATIENCE_SECONDS))
         async with engine.worker():
             for handle in handles:
                 await handle.result(timeout=PATIENCE_SECONDS)
@@ -258,7 +258,7 @@ class Kept(HalfFull):
         """Neither the node nor the row says any more that there is room kept."""
         await (await self._small.enqueue()).result(timeout=WITHIN_A_LEASE)
         assert node_of(self._engine).reservation.reserved is None
-        (record,) = await self._engine.store.get([big.id])
+        (record,) = await self._engine._store.get([big.id])
         assert record is not None
         assert (record.state, record.reserved_by) == (State.READY, None)
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_functions import fail_for_good
 from tests.support import PATIENCE_SECONDS, SOON, Pace, ended, until_state
 
 from synergon import (
@@ -16,6 +17,7 @@ from synergon import (
     Context,
     Discard,
     Engine,
+    OptionError,
     Reason,
     Retry,
     RetryAfter,
@@ -339,3 +341,49 @@ async def test_a_pause_for_ever_is_a_century_at_the_most_and_loses_no_task(
         assert await other.result(PATIENCE_SECONDS) == "ran"
         record = await until_state(handle, State.SCHEDULED)
         assert record.run_at.year > record.enqueued_at.year + 90
+
+
+async def test_only_errors_of_the_given_types_are_retried(engine: Engine) -> None:
+    @engine.task(retry=Retry(attempts=3, first=0, on=(ConnectionError,), never=(ConnectionRefusedError,)))
+    async def fail(kind: str) -> None:
+        raise {"reset": ConnectionResetError, "refused": ConnectionRefusedError, "value": ValueError}[kind](kind)
+
+    async with engine.worker():
+        reset, refused, value = await fail.enqueue_many([("reset",), ("refused",), ("value",)])
+        assert (await ended(reset)).attempts == 3
+        for handle in (refused, value):
+            record = await ended(handle)
+            assert (record.state, record.reason, record.attempts) == (State.FAILED, Reason.ERROR, 1)
+
+
+async def test_types_of_errors_hold_for_a_call_with_attempts_of_its_own(engine: Engine) -> None:
+    @engine.task(retry=Retry(attempts=2, first=0, never=(ValueError,)))
+    async def fail() -> None:
+        raise ValueError("never again")
+
+    async with engine.worker():
+        record = await ended(await fail.with_options(retry=Retry(attempts=5, first=0)).enqueue())
+    assert (record.attempts, record.max_attempts) == (1, 5)
+
+
+async def test_types_of_errors_hold_in_a_child_process(engine: Engine) -> None:
+    retry = Retry(attempts=3, first=0, never=(KeyError,))
+    fail = engine.task(name="fail_for_good", runs_in="process", retry=retry)(fail_for_good.function)
+    async with engine.worker():
+        record = await ended(await fail.enqueue())
+    assert (record.state, record.reason, record.attempts) == (State.FAILED, Reason.ERROR, 1)
+
+
+def test_types_of_errors_are_checked() -> None:
+    assert Retry(on=ConnectionError).on == (ConnectionError,)  # type: ignore[arg-type]  # one type is accepted, too
+    for wrong in ("ValueError", (ValueError("no"),), (int,)):
+        with pytest.raises(OptionError, match="must be types of errors, like"):
+            Retry(never=wrong)  # type: ignore[arg-type]
+
+
+async def test_types_of_errors_cannot_be_stored_with_a_task(engine: Engine) -> None:
+    @engine.task
+    async def fail() -> None: ...
+
+    with pytest.raises(OptionError, match="set on= and never= on the decorator"):
+        fail.with_options(retry=Retry(never=(ValueError,)))

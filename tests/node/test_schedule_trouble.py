@@ -44,8 +44,8 @@ async def test_through_an_outage_every_occurrence_runs_once_where_all_are_to_run
         store.cause("fire", trouble)
         await until(lambda: store.calls["fire"] >= before + 3)
         store.end("fire")
-        assert engine.node is not None
-        engine.node.scheduler.wake_all()  # what was created without an answer, a sweep would find
+        assert engine._node is not None
+        engine._node.scheduler.wake_all()  # what was created without an answer, a sweep would find
         await notes.until(len(notes.moments) + 10)
         record = await engine.schedules.get("note")
     moments = sorted(moment for moment in notes.moments if moment is not None)

@@ -342,6 +342,8 @@ def test_code_without_an_event_loop_has_twins(sqlite_url: str) -> None:
         (lambda engine: engine.schedule("x", engine.kinds["add"].call("a"), every=1), "add"),
         (lambda engine: engine.schedule("x", _delayed(engine), every=1), "option 'delay'"),
         (lambda engine: engine.schedule("x", _replacing(engine), every=1), "on_conflict='replace'"),
+        (lambda engine: engine.schedule("x", _after(engine), every=1), "option 'after', but .* enqueues this one"),
+        (lambda engine: engine.schedule("x", _in_any_case(engine), every=1), "option 'if_dependency_fails'"),
     ],
 )
 def test_a_mistake_is_an_error_in_its_line_and_nothing_is_declared(
@@ -357,11 +359,19 @@ def test_a_mistake_is_an_error_in_its_line_and_nothing_is_declared(
 
     with pytest.raises((OptionError, ConfigurationError, PayloadError), match=words):
         mistake(engine)
-    assert engine.declared_schedules == {}
+    assert engine._declared_schedules == {}
 
 
 def _delayed(engine: Engine) -> Any:
     return engine.kinds["note"].with_options(delay=1).call()
+
+
+def _after(engine: Engine) -> Any:
+    return engine.kinds["note"].with_options(after=[7]).call()
+
+
+def _in_any_case(engine: Engine) -> Any:
+    return engine.kinds["note"].with_options(if_dependency_fails="run").call()
 
 
 def _replacing(engine: Engine) -> Any:
@@ -378,7 +388,7 @@ def test_two_declarations_of_one_name_are_an_error() -> None:
     with pytest.raises(OptionError, match="two schedules are declared under the name 'note'"):
         engine.every("1h")(note)
     engine.every("1h", name="hourly")(note)
-    assert list(engine.declared_schedules) == ["note", "hourly"]
+    assert list(engine._declared_schedules) == ["note", "hourly"]
 
 
 async def test_a_declaration_after_the_start_of_the_worker_is_an_error(new_engine: NewEngine, memory_url: str) -> None:
@@ -401,6 +411,8 @@ async def test_a_mistake_at_run_time_stores_nothing(new_engine: NewEngine, url: 
         ):
             with pytest.raises(OptionError):
                 await engine.schedules.create("bad", call, **options)
+        with pytest.raises(OptionError, match="option 'after'"):
+            await engine.schedules.create("bad", _after(engine), every="1h")
         assert await engine.schedules.list() == []
         await engine.schedules.create("good", call, every="1h")
         before = await engine.schedules.get("good")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, Renewals, ThreadGate, all_tasks, ended, until, until_state
 
 from synergon import Context, Engine, Handle, NotConnected, OptionError, State
-from synergon.node.duties.backlog import Backlog
+from synergon.model.clock import SystemClock
+from synergon.node.duties.backlog import LONGEST_PAUSE_SECONDS, Backlog
 
 
 async def test_with_enough_grace_running_work_finishes(engine: Engine) -> None:
@@ -187,7 +188,7 @@ async def test_a_stop_that_nobody_waits_for_any_longer_goes_on(engine: Engine) -
             await gate.until_reached()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
-                    await engine.stop_node(PATIENCE_SECONDS)
+                    await engine._stop_node(PATIENCE_SECONDS)
             gate.open()
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await node.stopped()
@@ -316,6 +317,41 @@ async def test_a_drain_that_looks_at_a_closed_store_ends_without_an_error(engine
     assert not await backlog.is_empty()
 
 
+class SlowMachine(SystemClock):
+    """A minute passes from each look at the clock to the next."""
+
+    def __init__(self) -> None:
+        self._minutes = 0
+        self.pauses: list[float] = []
+        self.on_pause: Callable[[], Awaitable[object]]
+
+    def monotonic(self) -> float:
+        self._minutes += 1
+        return 60.0 * self._minutes
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self.on_pause()
+
+
+async def test_a_drain_on_a_slow_machine_ends_soon_after_the_last_task(engine: Engine) -> None:
+    @engine.task
+    async def later() -> None: ...
+
+    clock = SlowMachine()
+    async with engine.worker() as node:
+        handle = await later.with_options(delay=3600).enqueue()
+
+        async def cancel() -> None:
+            await handle.cancel()
+            await until(lambda: not node.scheduler.is_claiming)  # the first claim of the node may be in flight
+
+        clock.on_pause = cancel
+        backlog = Backlog(node.store, node._kinds, None, node._admission, node.acceptance)
+        await backlog.ends(clock, node.runner, node.scheduler, asyncio.Event())
+    assert clock.pauses == [LONGEST_PAUSE_SECONDS]
+
+
 async def test_a_body_may_stop_its_own_engine_and_is_given_back(new_engine: NewEngine, url: str) -> None:
     keeper, engine = new_engine(url), new_engine(url)
 
@@ -341,27 +377,6 @@ async def test_a_body_cannot_wait_for_its_own_end(engine: Engine) -> None:
         record = await ended(await enough.enqueue())
     assert record.error is not None
     assert record.error.message.startswith("a task function cannot stop its own engine with grace=None")
-
-
-async def test_a_body_that_will_not_end_is_named(
-    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("synergon.node.duties.shutdown.LAST_SECONDS", 0.05)
-    gate = ThreadGate()
-
-    @engine.task
-    def stubborn() -> None:
-        gate.hold()
-
-    with caplog.at_level(logging.WARNING, logger="synergon"):
-        async with engine.worker(grace=0):
-            handle = await stubborn.enqueue()
-            await gate.until_reached()
-            stop = asyncio.create_task(engine.stop_node(0))
-            await until(lambda: "waits for task functions that will not end" in caplog.text)
-            gate.open()
-            await stop
-    assert f"waits for task functions that will not end: {handle.id} (stubborn)" in caplog.text
 
 
 # ---------------------------------------------------------------- producers

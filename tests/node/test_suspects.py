@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 from tests.conftest import NewEngine
+from tests.node import process_functions
 from tests.node.every_store import every_url  # noqa: F401
+from tests.node.process_functions import on
 from tests.support import PATIENCE_SECONDS, Gate, a_row, until, until_state
 
-from synergon import Engine, State
+from synergon import Engine, State, TaskType
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.node.capacity import reservation
 from synergon.node.node import Node
@@ -15,10 +20,10 @@ from synergon.node.node import Node
 
 async def make_suspect(engine: Engine, kind: str) -> None:
     """Let a node die that has claimed the task of this kind."""
-    await engine.store.register(a_row("dead", kind))
-    claims = await engine.store.claim(ClaimRequest(node_id="dead", kinds=(KindRequest(kind=kind, count=1),), limit=1))
+    await engine._store.register(a_row("dead", kind))
+    claims = await engine._store.claim(ClaimRequest(node_id="dead", kinds=(KindRequest(kind=kind, count=1),), limit=1))
     assert len(claims) == 1
-    await engine.store.reap(["dead"], 1)
+    await engine._store.reap(["dead"], 1)
 
 
 async def until_reserved(node: Node, task_id: int) -> None:
@@ -93,3 +98,25 @@ async def test_a_node_makes_room_for_one_that_has_waited(
             await suspect.result(PATIENCE_SECONDS)
             await until_state(behind, State.SUCCEEDED)
     assert ran == ["first", "suspicious", "first"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [process_functions.wrap_the_error_of_a_transaction, process_functions.swallow_the_error_of_a_transaction],
+    ids=["wraps", "swallows"],
+)
+@pytest.mark.parametrize("store", ["sqlite_url", "postgres_url"])
+async def test_a_function_that_hides_that_it_needs_a_transaction_is_handed_back_and_runs_alone(
+    new_engine: NewEngine, request: pytest.FixtureRequest, store: str, function: TaskType[..., [], Any, int]
+) -> None:
+    engine = new_engine(request.getfixturevalue(store))
+    kind = on(engine, function, runs_in="loop")
+    async with engine:
+        handle = await kind.enqueue()
+        await make_suspect(engine, kind.kind)
+        async with engine.worker():
+            assert await handle.result(PATIENCE_SECONDS) == os.getpid(), "in the process of the worker"
+        record = await handle.status()
+    assert (record.attempts, record.crashes, [error.type for error in record.errors]) == (1, 0, ["NodeDied"])
+    assert record.claim_no == 3, "of the dead node, in a child process, alone on the node"
+    assert not record.is_suspect

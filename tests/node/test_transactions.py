@@ -149,7 +149,7 @@ async def test_a_claim_that_is_not_current_any_more_commits_nothing(
     async with engine.worker() as node:
         handle = await order.enqueue()
         await gate.until_reached()
-        await engine.store.reap([node.id], 10)
+        await engine._store.reap([node.id], 10)
         gate.open()
         record = await ended(handle)
         assert node.completer.stale == 1
@@ -171,7 +171,7 @@ async def test_a_cancelled_body_commits_nothing(engine: Engine, file: Path, *, i
     async with engine.worker():
         handle = await order.enqueue()
         await gate.until_reached()
-        await (handle.cancel() if is_told else engine.store.cancel([handle.id]))
+        await (handle.cancel() if is_told else engine._store.cancel([handle.id]))
         gate.open()
         assert (await ended(handle)).state is State.CANCELLED
     assert orders(file) == []
@@ -649,6 +649,25 @@ def test_the_sync_twin_joins_the_callers_transaction_in_the_callers_thread(sqlit
         assert kept.status_sync().arguments == {"name": "kept"}
         assert other.status_sync().state is State.READY
         assert lost.id < kept.id, "the id of what never existed is not another task's"
+
+
+def test_the_first_call_of_an_engine_with_limits_may_be_made_inside_a_transaction(sqlite_url: str, file: Path) -> None:
+    engine = Engine(sqlite_url)
+    engine.limit("carrier", 3)
+    engine.provider("printers", servers=["a", "b"])
+
+    @engine.task(limits=["carrier"], max_running_global=2, limit_by="{order}", limit=1)
+    async def ship(order: int) -> None: ...
+
+    with engine:  # declares them, as another process has done
+        engine.queues_sync()
+    connection = sqlite3.connect(file)
+    connection.execute("INSERT INTO orders VALUES ('tea')")
+    handle = ship.with_options(conn=connection).enqueue_sync(1)
+    connection.commit()
+    connection.close()
+    with engine:
+        assert handle.status_sync().state is State.READY
 
 
 async def test_a_body_waits_for_its_turn_while_somebody_else_holds_the_database(

@@ -56,11 +56,11 @@ async def test_it_is_said_when_the_node_that_could_has_left_and_again_when_anoth
     async with producer, small.worker():
         for engine in engines:
             async with engine.worker():
-                producer.unrunnable_warning._read_at = None  # a heartbeat later
+                producer._unrunnable_warning._read_at = None  # a heartbeat later
                 await (await costly(producer).enqueue()).result(PATIENCE_SECONDS)
                 assert warnings(caplog) == []
             for expected in (1, 0):
-                producer.unrunnable_warning._read_at = None
+                producer._unrunnable_warning._read_at = None
                 await costly(producer).enqueue()
                 assert len(warnings(caplog)) == expected
 

@@ -54,7 +54,7 @@ async def test_whoever_asks_too_late_for_a_result_is_told_that_it_may_have_been_
     async with engine, engine.worker():
         handle = await note.enqueue()
         await handle.result(PATIENCE_SECONDS)
-        await engine.store.prune(Cutoffs(succeeded=0), 10)
+        await engine._store.prune(Cutoffs(succeeded=0), 10)
         with pytest.raises(TaskDeleted, match=r"it was deleted, or it has ended and its history was kept no longer"):
             await handle.result(PATIENCE_SECONDS)
 
@@ -68,6 +68,77 @@ async def test_history_without_an_end_is_kept_for_ever(new_engine: NewEngine, ur
         assert len(await all_tasks(engine)) == 3
 
 
+async def test_a_worker_that_declares_another_retention_changes_it_for_all_and_warns(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = new_engine(url, name="left", retention=Retention(succeeded="7d"))
+    right = new_engine(url, name="right", retention=Retention(succeeded="1h"))
+    without = new_engine(url, name="without")
+    for engine in (left, right, without):
+
+        @engine.task(name="note")
+        async def note() -> None: ...
+
+    async with left, right, without:
+        async with left.worker(), without.worker():
+            pass
+        assert "retention" not in caplog.text
+        async with right.worker():
+            assert (await without.retention()).succeeded == 3600
+        assert "it was 7 d (succeeded)" in caplog.text
+        assert "as left declared" in caplog.text
+        assert "as right declares" in caplog.text
+        await without.set_retention(Retention(succeeded=None))
+        async with right.worker():
+            assert (await left.retention()).succeeded is None
+        by_operator, by_worker = await left.audit()
+        assert (by_operator.verb, by_operator.outcome) == (
+            "set_retention",
+            "kept: for ever (succeeded), 30 d (failed), 7 d (cancelled), 400 d (statistics) now",
+        )
+        assert (by_worker.verb, by_worker.who) == ("set_retention", "worker right")
+
+
+async def test_the_default_of_the_first_worker_is_a_declaration_so_that_another_one_warns(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = new_engine(url, name="first")
+    hasty = new_engine(url, name="hasty", retention=Retention(succeeded="1s", failed="1s", cancelled="1s"))
+    for engine in (first, hasty):
+
+        @engine.task(name="note")
+        async def note() -> None: ...
+
+    async with first, hasty:
+        async with first.worker():
+            pass
+        assert "retention" not in caplog.text
+        async with hasty.worker():
+            pass
+        assert "it was 7 d (succeeded), 30 d (failed), 7 d (cancelled)" in caplog.text
+        assert "as first declared, and is 1 s (succeeded)" in caplog.text
+        caplog.clear()
+        async with first.worker():  # a default replaces nothing
+            assert (await first.retention()).succeeded == 1
+        assert "retention" not in caplog.text
+        (action,) = await first.audit()
+        assert action.outcome is not None
+        assert action.outcome.startswith("kept: 1 s (succeeded), 1 s (failed)")
+        assert ", was 7 d (succeeded), 30 d (failed)" in action.outcome
+
+
+async def test_the_log_says_how_many_tasks_were_pruned(
+    new_engine: NewEngine, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    engine = new_engine(url, retention=Retention(succeeded=0, failed=0, cancelled=0))
+    async with engine:
+        await fill(engine)
+        caplog.clear()
+        async with engine.worker():
+            await until(lambda: "pruned 3 tasks" in caplog.text)
+
+
 async def test_more_history_than_one_batch_goes_at_once(new_engine: NewEngine, url: str) -> None:
     engine = new_engine(url, retention=Retention(succeeded=0, failed=0, cancelled=0))
 
@@ -76,7 +147,7 @@ async def test_more_history_than_one_batch_goes_at_once(new_engine: NewEngine, u
 
     async with engine:
         handles = await note.enqueue_many([()] * 2100)
-        await engine.store.cancel([handle.id for handle in handles])
+        await engine._store.cancel([handle.id for handle in handles])
 
         async def is_empty() -> bool:
             return not any((await engine.counts()).values())
@@ -96,17 +167,17 @@ async def test_work_of_a_node_that_left_no_trace_is_given_back(
 
     async with engine:
         handle = await note.enqueue()
-        await engine.store.register(a_row("the-dead-one", "note"))
-        await engine.store.claim(
+        await engine._store.register(a_row("the-dead-one", "note"))
+        await engine._store.claim(
             ClaimRequest(node_id="the-dead-one", kinds=(KindRequest(kind="note", count=1),), limit=1)
         )
-        await engine.store.unregister("the-dead-one")
+        await engine._store.unregister("the-dead-one")
         with caplog.at_level(logging.WARNING, logger="synergon"):
             async with engine.worker():
                 assert await handle.result(PATIENCE_SECONDS) == "ran after all"
         record = await handle.status()
     assert (record.attempts, record.crashes, record.owner_deaths) == (1, 0, 1)
-    assert f"task {handle.id} (note) was taken back from dead node the-dead-one" in caplog.text
+    assert "took back 1 task of dead node the-dead-one: 1 ready" in caplog.text
 
 
 async def test_work_of_a_live_node_is_left_alone(new_engine: NewEngine, url: str) -> None:

@@ -210,7 +210,7 @@ async def test_an_enqueue_that_is_cancelled_during_its_statement_is_announced_af
         ran.set()
 
     async with engine.worker() as node:
-        store = engine.store
+        store = engine._store
         assert isinstance(store, PostgresStore)
         real = store._plain_inserts._insert
 

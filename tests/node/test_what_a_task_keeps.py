@@ -308,7 +308,7 @@ async def test_tasks_are_listed_by_what_they_are(engine: Engine) -> None:
         assert [task.id for task in await engine.tasks(key="42")] == [counted.id]
         assert len(await engine.tasks(state=["ready", State.CANCELLED])) == 6
         page = await engine.tasks(limit=4)
-        rest = await engine.tasks(limit=4, before=page.next)
+        rest = await engine.tasks(limit=4, after=page.next)
         assert [task.id for task in (*page, *rest)] == [counted.id, *(handle.id for handle in reversed(sent))]
         assert rest.next is None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from synergon.peering.http_transport import _bind
+from synergon.peering.listen_address import bind
 
 
 @asynccontextmanager
@@ -18,7 +18,7 @@ async def served(app: Any, bound: socket.socket | None = None) -> AsyncIterator[
 
     `Server.serve` is not used: it would install signal handlers in the process.
     """
-    bound = bound or _bind("127.0.0.1", 0)
+    bound = bound or bind("127.0.0.1", 0, "listen")
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)

@@ -121,7 +121,7 @@ async def test_a_node_that_joined_after_the_directory_was_read_is_found(new_peer
     async with producer:
         assert producer.peers is not None
         async with worker.worker():
-            await until(lambda: worker.node is not None and not worker.node.scheduler._dirty)
+            await until(lambda: worker._node is not None and not worker._node.scheduler._dirty)
             producer.peers.update_directory([])  # read just before the node came
             (handle,) = await producer.enqueue([producer.call("quick")])
             await handle.result(timeout=PATIENCE_SECONDS)
@@ -163,7 +163,7 @@ async def test_a_waiting_engine_is_notified_of_a_cancel_elsewhere(new_peer: Call
         waiting = asyncio.ensure_future(handle.result(timeout=PATIENCE_SECONDS))
 
         async def has_a_row() -> bool:
-            return len(await producer.store.nodes()) == 1
+            return len(await producer._store.nodes()) == 1
 
         await until(has_a_row)
         await operator.cancel(handle.id)
@@ -268,7 +268,7 @@ async def test_a_broken_peer_does_not_delay_the_others(new_peer: Callable[..., E
     broken.task(quick)
     sound.task(quick)
     async with broken.worker(concurrency=100), sound.worker(concurrency=1), producer:
-        node = broken.node
+        node = broken._node
         assert node is not None
         assert broken.peers is not None
         network.broken.add(str(broken.peers.address))
@@ -288,20 +288,20 @@ async def test_a_new_node_is_found_although_the_known_ones_do_not_answer(
     broken.task(quick)
     sound.task(quick)
     async with broken.worker(), producer:
-        assert broken.node is not None
+        assert broken._node is not None
         assert broken.peers is not None
         assert producer.peers is not None
-        broken.node.scheduler.close()  # it claims nothing, and nobody reaches it
+        broken._node.scheduler.close()  # it claims nothing, and nobody reaches it
         network.broken.add(str(broken.peers.address))
         known = await producer.nodes()
         await producer.enqueue([producer.call("quick")])
         await until(lambda: network.sent >= 2)
         async with sound.worker():
-            await until(lambda: sound.node is not None and not sound.node.scheduler._dirty)
+            await until(lambda: sound._node is not None and not sound._node.scheduler._dirty)
             producer.peers.update_directory(known)  # read just before the node came
             (handle,) = await producer.enqueue([producer.call("quick")])
             await handle.result(timeout=PATIENCE_SECONDS)
-        broken.node.scheduler.reopen()
+        broken._node.scheduler.reopen()
 
 
 async def test_a_burst_makes_few_requests(new_peer: Callable[..., Engine], network: PipeNetwork) -> None:
@@ -318,7 +318,7 @@ async def test_a_burst_makes_few_requests(new_peer: Callable[..., Engine], netwo
             await producer.enqueue([producer.call("held") for _ in range(1000)])
         await gate.until_reached()
         assert network.sent - sent < 300
-        worker.node.scheduler.close()  # type: ignore[union-attr]  # it runs
+        worker._node.scheduler.close()  # type: ignore[union-attr]  # it runs
         gate.open()
 
 
@@ -348,7 +348,7 @@ async def test_an_engine_sends_no_hints_to_its_former_node_id(new_peer: Callable
 
     async with engine:
         async with engine.worker():
-            rows = await engine.store.nodes()
+            rows = await engine._store.nodes()
         assert engine.peers is not None
         engine.peers.update_directory(rows)  # read just before the row went
         await quick.enqueue()
@@ -368,14 +368,14 @@ async def test_an_engine_that_only_waits_is_not_listed_as_a_node(new_peer: Calla
         await handle.result(timeout=PATIENCE_SECONDS)
 
         async def has_a_row() -> bool:
-            return len(await producer.store.nodes()) == 2
+            return len(await producer._store.nodes()) == 2
 
         await until(has_a_row)
         assert len(await producer.nodes()) == 1
         await producer.close()
 
         async def has_none() -> bool:
-            return len(await worker.store.nodes()) == 1
+            return len(await worker._store.nodes()) == 1
 
         await until(has_none)
 
@@ -455,11 +455,11 @@ async def test_a_node_reports_the_kinds_that_it_cannot_start(new_peer: Callable[
     async def wide() -> None: ...
 
     async with worker.worker(concurrency=9):
-        assert worker.node is not None
-        assert worker.node.full(["narrow", "wide", "unknown"]) == ("unknown",)
+        assert worker._node is not None
+        assert worker._node.full(["narrow", "wide", "unknown"]) == ("unknown",)
         await narrow.enqueue()
         await gate.until_reached()
-        assert worker.node.full(["narrow", "wide"]) == ("narrow",)
+        assert worker._node.full(["narrow", "wide"]) == ("narrow",)
         gate.open()
 
 
@@ -478,8 +478,8 @@ async def test_a_late_cancel_does_not_stop_a_retried_task(new_peer: Callable[...
         await until_state(handle, State.CANCELLED)
         await producer.retry(handle.id)
         await until_state(handle, State.RUNNING)
-        assert worker.node is not None
-        worker.node.handle_hints(message(cancel=(handle.id,)))  # said before, heard now
+        assert worker._node is not None
+        worker._node.handle_hints(message(cancel=(handle.id,)))  # said before, heard now
         gate.open()
         assert (await until_state(handle, State.SUCCEEDED, State.CANCELLED)).state is State.SUCCEEDED
 
@@ -495,10 +495,10 @@ async def test_reaping_the_last_member_of_a_group_wakes_the_node_of_its_follow_u
         ran.set()
 
     async with buries.worker(), follows.worker():
-        assert buries.node is not None
+        assert buries._node is not None
         group = await buries.group("parts", [buries.call("part")], then=buries.call("total"))
-        assert await (await Worker.start(buries.store, "dead")).claim("part")
+        assert await (await Worker.start(buries._store, "dead")).claim("part")
         await buries.cancel(group.handles[0].id)
-        await buries.store.unregister("dead")
-        await buries.node.reaper.reap()
+        await buries._store.unregister("dead")
+        await buries._node.reaper.reap()
         await asyncio.wait_for(ran.wait(), PATIENCE_SECONDS)

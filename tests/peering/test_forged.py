@@ -67,7 +67,7 @@ class Scene:
             return response.status
 
     async def state(self) -> State:
-        (record,) = await self.node.store.get([self.task_id])
+        (record,) = await self.node._store.get([self.task_id])
         assert record is not None
         return record.state
 
@@ -89,9 +89,9 @@ async def scene(sqlite_url: str) -> AsyncIterator[Scene]:
     async with engine.worker():
         await engine.enqueue([quick.call()])  # after this one the node has looked at everything
         await _until_idle(engine)
-        (insertion,) = await engine.store.insert([NewTask(kind="quick")])  # and of this one it was not told
+        (insertion,) = await engine._store.insert([NewTask(kind="quick")])  # and of this one it was not told
         await _add_peer(engine, server.sockets[0])
-        yield Scene(engine, await engine.store.secret(), await engine.store.now(), insertion.id, calls)
+        yield Scene(engine, await engine._store.secret(), await engine._store.now(), insertion.id, calls)
     server.close()
 
 
@@ -100,13 +100,13 @@ async def _until_idle(engine: Engine) -> None:
         return (await engine.counts())[State.SUCCEEDED] == 1
 
     await until(has_ended)
-    await until(lambda: engine.node is not None and not engine.node.scheduler._dirty)
+    await until(lambda: engine._node is not None and not engine._node.scheduler._dirty)
     await asyncio.sleep(0.05)
 
 
 async def _add_peer(engine: Engine, listener: socket.socket) -> None:
     (record,) = await engine.nodes()
-    await engine.store.register(
+    await engine._store.register(
         NewNode(
             id="a-peer",
             name="a-peer",
@@ -181,7 +181,7 @@ async def test_a_valid_message_of_an_unregistered_sender_is_accepted_once(scene:
         return await scene.state() is State.SUCCEEDED
 
     await until(has_run)
-    (insertion,) = await scene.node.store.insert([NewTask(kind="quick")])
+    (insertion,) = await scene.node._store.insert([NewTask(kind="quick")])
     scene.task_id = insertion.id
     assert await scene.send(envelope) == 401, "a replay"
     await asyncio.sleep(SOON_SECONDS)

@@ -22,7 +22,8 @@ from synergon import Engine
 from synergon.errors import OptionError
 from synergon.peering import http_transport
 from synergon.peering.http_headers import HEADERS
-from synergon.peering.http_transport import HttpTransport, _bind
+from synergon.peering.http_transport import HttpTransport
+from synergon.peering.listen_address import bind
 from synergon.peering.signatures import WINDOW, Envelope, Signer
 from synergon.peering.transport import SendError
 from synergon.peering.wire import PATH, SIZE_LIMIT, encode, message
@@ -45,8 +46,8 @@ async def engine(sqlite_url: str) -> AsyncIterator[Engine]:
 @pytest.fixture
 async def signer(engine: Engine) -> Signer:
     """What a member of the cluster signs with."""
-    now = await engine.store.now()
-    return Signer(await engine.store.secret(), StoppedClock(now))
+    now = await engine._store.now()
+    return Signer(await engine._store.secret(), StoppedClock(now))
 
 
 def id_of(engine: Engine) -> str:
@@ -74,7 +75,7 @@ class Watch:
         self.heard: list[Any] = []
         self.sent: list[Any] = []
         assert engine.peers is not None
-        monkeypatch.setattr(engine.node, "handle_hints", self.heard.append)
+        monkeypatch.setattr(engine._node, "handle_hints", self.heard.append)
         monkeypatch.setattr(engine.peers._router, "refresh_soon", lambda: self.sent.append("refresh"))
         monkeypatch.setattr(engine.peers._transport, "send", self._send)
 
@@ -94,12 +95,12 @@ BODY = encode(message(new={"quick": 1}))
 async def test_a_signed_message_is_accepted(engine: Engine, signer: Signer, watch: Watch) -> None:
     status, answer = await post(engine, signer.wrap("me", id_of(engine), BODY))
     assert status == 200
-    assert '"free":64' in answer
+    assert '"free":500' in answer
     assert [hints.new for hints in watch.heard] == [{"quick": 1}]
 
 
 async def test_a_wrong_signature_is_rejected(engine: Engine, signer: Signer, watch: Watch) -> None:
-    now = await engine.store.now()
+    now = await engine._store.now()
     status, why = await post(engine, Signer(b"guessed", StoppedClock(now)).wrap("me", id_of(engine), BODY))
     assert status == 401
     assert "signature is wrong" in why
@@ -116,9 +117,9 @@ async def test_a_replay_is_rejected(engine: Engine, signer: Signer, watch: Watch
 
 @pytest.mark.parametrize("shift", [-WINDOW - 5_000_000, WINDOW + 5_000_000])
 async def test_a_stale_or_future_message_is_rejected(engine: Engine, watch: Watch, shift: int) -> None:
-    now = await engine.store.now() + shift
+    now = await engine._store.now() + shift
     status, why = await post(
-        engine, Signer(await engine.store.secret(), StoppedClock(now)).wrap("me", id_of(engine), BODY)
+        engine, Signer(await engine._store.secret(), StoppedClock(now)).wrap("me", id_of(engine), BODY)
     )
     assert status == 401
     assert "by the database's clock" in why
@@ -211,7 +212,7 @@ async def test_the_advertised_address_is_published(sqlite_url: str) -> None:
 
 
 async def test_a_node_can_receive_through_the_applications_own_app(sqlite_url: str) -> None:
-    bound = _bind("127.0.0.1", 0)
+    bound = bind("127.0.0.1", 0, "listen")
     address = f"http://127.0.0.1:{bound.getsockname()[1]}/inside"
     worker = Engine(sqlite_url, sweep=RARELY, listen="off", advertise=address)
     producer = Engine(sqlite_url, sweep=RARELY)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -16,7 +16,9 @@ from tests.support import PATIENCE_SECONDS, until
 from synergon.peering import http_server
 from synergon.peering.http_headers import HEADERS
 from synergon.peering.http_server import HEAD_LIMIT, MAX_HEADERS, URL_LIMIT, HttpServer
-from synergon.peering.http_transport import _bind
+from synergon.peering.http_service import HttpAnswer
+from synergon.peering.listen_address import bind
+from synergon.peering.peer_service import PeerService
 from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Rejected
 from synergon.peering.wire import PATH, SIZE_LIMIT
@@ -38,10 +40,10 @@ class Port:
     """A server, and what it has delivered."""
 
     def __init__(self) -> None:
-        self.bound = _bind("127.0.0.1", 0)
+        self.bound = bind("127.0.0.1", 0, "listen")
         self.delivered: list[Envelope] = []
         self.answer = ANSWER
-        self.server = HttpServer(self.bound, self._deliver)
+        self.server = HttpServer(self.bound, PeerService(self._deliver))
 
     def _deliver(self, envelope: Envelope) -> bytes:
         if envelope.body == b"wrong":
@@ -359,8 +361,8 @@ async def test_of_too_many_peers_the_one_that_was_idle_for_longest_is_closed() -
 
 async def test_connections_take_a_quarter_of_the_descriptors(descriptors: Callable[[int], None]) -> None:
     descriptors(400)
-    with _bind("127.0.0.1", 0) as bound:
-        assert HttpServer(bound, lambda envelope: b"")._max_connections == 100
+    with bind("127.0.0.1", 0, "listen") as bound:
+        assert HttpServer(bound, PeerService(lambda envelope: b""))._max_connections == 100
 
 
 async def test_places_are_given_back(port: Port) -> None:
@@ -441,3 +443,74 @@ async def test_each_kind_of_trouble_is_logged_once_per_minute(port: Port, caplog
         await offend("another path", 2)
         assert caplog.records[-1].getMessage().endswith("(and 4 times before, not logged)")
         assert len(caplog.records) == 3
+
+
+# ------------------------------------------------------------ other services
+
+
+class LargeAnswers:
+    """A service whose answers do not fit into the buffers of a socket."""
+
+    method: Final = "GET"
+    headers: Final[Mapping[bytes, str]] = {}
+    body_limit: Final = 0
+    answer_limit: Final = 32 * 1024 * 1024
+    is_verifying: Final = False
+    body: Final = b"x" * (8 * 1024 * 1024)
+
+    def check(self, method: str, path: str, fields: Mapping[str, str]) -> None:
+        """Everything is served."""
+
+    async def answer(self, path: str, fields: Mapping[str, str], body: bytes) -> HttpAnswer:
+        """A large answer, or an error."""
+        await asyncio.sleep(0)
+        if path == "/broken":
+            raise ValueError(path)
+        if path == "/rejected":
+            raise Rejected(404, path)
+        return HttpAnswer(self.body)
+
+
+@pytest.fixture
+async def large_port() -> AsyncIterator[int]:
+    bound = bind("127.0.0.1", 0, "listen")
+    server = HttpServer(bound, LargeAnswers())
+    server.start()
+    yield bound.getsockname()[1]
+    await server.close()
+
+
+async def test_a_client_that_reads_slowly_gets_the_whole_answer(large_port: int) -> None:
+    client = Client(*await asyncio.open_connection("127.0.0.1", large_port, limit=1024))
+    client.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert await client.answer() == (200, LargeAnswers.body)
+    client.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_dropped(
+    large_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", large_port)) as silent:
+        silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.5)  # it has been idle for its time, with an answer in the buffer
+        silent.settimeout(PATIENCE_SECONDS)
+
+        def read_all() -> int:
+            size = 0
+            try:
+                while part := silent.recv(65536):
+                    size += len(part)
+            except ConnectionError:
+                pass
+            return size
+
+        assert await asyncio.to_thread(read_all) < len(LargeAnswers.body)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/broken", 500), ("/rejected", 404)])
+async def test_an_answer_that_cannot_be_made_is_an_error(large_port: int, path: str, status: int) -> None:
+    client = Client(*await asyncio.open_connection("127.0.0.1", large_port))
+    client.send(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    assert await client.is_refused() == status
+    client.close()

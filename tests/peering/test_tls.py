@@ -15,7 +15,7 @@ import trustme
 from tests.support import PATIENCE_SECONDS, until
 
 from synergon import Engine
-from synergon.peering.http_transport import _bind
+from synergon.peering.listen_address import bind
 
 RARELY = 3600
 HOST = "localhost"
@@ -70,9 +70,9 @@ async def gate(authority: trustme.CA, name: str = HOST) -> AsyncIterator[Gate]:
     """One with a certificate for this name."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert(name).configure_cert(context)
-    with _bind("127.0.0.1", 0) as free:
+    with bind("127.0.0.1", 0, "listen") as free:
         inner_port = free.getsockname()[1]
-    outer = _bind("127.0.0.1", 0)
+    outer = bind("127.0.0.1", 0, "listen")
     made = Gate(outer.getsockname()[1], inner_port)
     server = await asyncio.start_server(made.pass_on, sock=outer, ssl=context)
     try:

@@ -104,11 +104,11 @@ async def test_running_engines_go_over_to_a_new_secret(
     monkeypatch.setattr(peers_module, "SECRET_AGE_SECONDS", 0.1)
     producer, worker = pair
     for first in pair:  # one of them reads the new secret before it is used; the other one has to find out
-        await producer.store.replace_secret()
+        await producer._store.replace_secret()
         signer = await peers_of(first)._ensure_signer()
-        signer.secret = await producer.store.secret()
+        signer.secret = await producer._store.secret()
         assert await result(producer) == 7
-    secret = await producer.store.secret()
+    secret = await producer._store.secret()
     # Both engines are connected, so they have a signer.
     await until(lambda: all(peers_of(engine)._signer.secret == secret for engine in (producer, worker)))  # type: ignore[union-attr]
 
@@ -117,7 +117,7 @@ async def test_the_cursor_of_an_event_outlives_the_secret(pair: tuple[Engine, En
     producer, _ = pair
     stream = producer.events()
     first = await anext(stream)
-    await producer.store.replace_secret()
+    await producer._store.replace_secret()
     await result(producer)
     later = producer.events(after=first.cursor)
     assert (await anext(later)).task_id != first.task_id
@@ -131,14 +131,14 @@ async def test_wrong_signatures_cause_one_reading_of_the_secret_per_second(
     monkeypatch.setattr(peers_module, "SECRET_AGE_SECONDS", RARELY)
     producer, worker = pair
     readings = 0
-    read = worker.store.secret
+    read = worker._store.secret
 
     async def secret() -> bytes:
         nonlocal readings
         readings += 1
         return await read()
 
-    monkeypatch.setattr(worker.store, "secret", secret)
+    monkeypatch.setattr(worker._store, "secret", secret)
     peers_of(worker)._secret_read_at -= RARELY
     forged = await captured(producer, worker)
     for _ in range(50):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from synergon import Context, Engine, Provider, Server, TaskType
+from synergon import Context, Engine, Provider, Server, ServerFailed, TaskType
 from synergon.options.overrides import RunsIn
 
 engine = Engine("memory://")
@@ -26,3 +26,23 @@ def on(target: Provider, runs_in: RunsIn) -> TaskType[..., ..., Any, tuple[str, 
 
 
 on(pool, "process")
+
+
+def leave(server: Server) -> str:
+    """Run on `b` only."""
+    if server.address == "a":
+        raise NoAnswer("no answer")
+    return server.address
+
+
+class NoAnswer(ServerFailed):
+    """An application's own word for it."""
+
+
+def blames(target: Provider) -> TaskType[..., ..., Any, str]:
+    """A function that blames the server `a`, in a child process."""
+    registered: TaskType[..., ..., Any, str] = target.task(runs_in="process")(leave)
+    return registered
+
+
+blames(pool)

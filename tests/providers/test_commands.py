@@ -12,7 +12,7 @@ from tests.conftest import NewEngine
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until, until_state
 
-from synergon import CommandsFailed, Engine, OptionError, Reason, Server, State, TaskCancelled, TaskFailed
+from synergon import CommandsFailed, Engine, OptionError, Reason, Server, State, TaskCancelled, TaskFailed, injected
 
 
 async def test_a_command_runs_next_on_a_server_with_a_hundred_tasks_before_it(engine: Engine) -> None:
@@ -28,7 +28,7 @@ async def test_a_command_runs_next_on_a_server_with_a_hundred_tasks_before_it(en
             await gate.wait()
 
     @gpu.command
-    async def load(model: str, server: Server) -> str:
+    async def load(server: Server, model: str) -> str:
         order.append(f"load {model}")
         return f"{model} on {server}"
 
@@ -108,7 +108,7 @@ async def test_a_command_can_be_sent_to_any_server_to_each_or_to_one_address(eng
     gpu = engine.provider("gpu", servers={"http://a": 2, "http://b": None, "http://c": 1})
 
     @gpu.command
-    async def name(suffix: str, server: Server) -> str:
+    async def name(suffix: str, server: Server = injected) -> str:
         return server.address + suffix
 
     async with engine.worker():
@@ -233,13 +233,13 @@ async def test_a_command_in_a_thread_runs_although_all_task_threads_are_busy(new
 
 
 def _count_claims(engine: Engine, claims: Counter[str]) -> None:
-    claim = engine.store.claim
+    claim = engine._store.claim
 
     async def counted(request: Any) -> Any:
         claims["claim"] += 1
         return await claim(request)
 
-    engine.store.claim = counted  # type: ignore[method-assign]  # put in its place
+    engine._store.claim = counted  # type: ignore[method-assign]  # put in its place
 
 
 async def test_a_command_for_a_server_that_leaves_the_pool_fails_instead_of_waiting_for_ever(engine: Engine) -> None:

@@ -9,7 +9,7 @@ from tests.conftest import NewEngine
 from tests.providers.crowd import Crowd
 from tests.support import PATIENCE_SECONDS, ended, until
 
-from synergon import Engine, KeyConflict, OptionError, ResultTimeout, State, TaskFailed
+from synergon import Engine, Group, KeyConflict, OptionError, ResultTimeout, State, TaskFailed
 
 
 async def test_a_group_is_counted_and_gives_its_results_in_the_order_of_its_calls(engine: Engine) -> None:
@@ -75,7 +75,7 @@ async def test_then_waits_and_is_no_member(engine: Engine) -> None:
         await crowd.until_inside("in", 1)
         assert group.then is not None
         record = await group.then.status()
-        assert (record.state, record.after_group) == (State.WAITING, group.id)
+        assert (record.state, record.is_dependent) == (State.WAITING, True)
         assert sum((await group.counts()).values()) == 1
         crowd.open()
         await group.then.result(PATIENCE_SECONDS)
@@ -87,7 +87,7 @@ async def test_an_empty_group_has_ended_and_its_then_runs(engine: Engine) -> Non
         return "nothing to add"
 
     async with engine.worker():
-        group = await engine.group("none", [], then=total.call())
+        group: Group[None] = await engine.group("none", [], then=total.call())
         assert group.then is not None
         assert await group.then.result(PATIENCE_SECONDS) == "nothing to add"
         assert (await group.wait(PATIENCE_SECONDS)).ended_at is not None
@@ -238,5 +238,5 @@ async def test_an_invalid_group_is_rejected_and_not_stored(engine: Engine) -> No
         with pytest.raises(OptionError, match="conn cannot be given for tasks of a group"):
             await engine.group("parts", [part.call().with_options(conn=object())])
         with pytest.raises(OptionError):
-            await engine.group("parts", [part])  # type: ignore[list-item]  # wrong on purpose
+            await engine.group("parts", [part])  # type: ignore[arg-type]  # wrong on purpose
         assert sum((await engine.counts()).values()) == 0

@@ -34,7 +34,7 @@ async def test_a_success_calls_the_hooks_of_the_kind_and_of_its_provider(engine:
     heard: Heard = []
     pool = engine.provider("pool", servers=["a"], **hooks(heard, "pool "))
 
-    @pool.task(**hooks(heard))
+    @pool.task(**hooks(heard))  # type: ignore[untyped-decorator]  # its options are a dict
     async def work(number: int, server: Server = injected) -> int:
         return 2 * number
 
@@ -56,7 +56,7 @@ async def test_a_success_calls_the_hooks_of_the_kind_and_of_its_provider(engine:
 async def test_hooks_are_called_for_the_last_failure_and_not_for_a_retry(engine: Engine) -> None:
     heard: Heard = []
 
-    @engine.task(retry=Retry(attempts=3, first=0.001), **hooks(heard))
+    @engine.task(retry=Retry(attempts=3, first=0.001), **hooks(heard))  # type: ignore[untyped-decorator]  # its options are a dict
     async def work() -> None:
         raise ValueError("no")
 
@@ -157,7 +157,7 @@ async def test_a_stale_outcome_calls_no_hooks(engine: Engine) -> None:
     heard: Heard = []
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    @engine.task(**hooks(heard))
+    @engine.task(**hooks(heard))  # type: ignore[untyped-decorator]  # its options are a dict
     async def work() -> None:
         begun.set()
         await gate.wait()
@@ -177,7 +177,7 @@ async def test_a_cancelled_task_calls_on_complete_only(engine: Engine) -> None:
     heard: Heard = []
     begun = asyncio.Event()
 
-    @engine.task(**hooks(heard))
+    @engine.task(**hooks(heard))  # type: ignore[untyped-decorator]  # its options are a dict
     async def work() -> None:
         begun.set()
         await asyncio.sleep(60)

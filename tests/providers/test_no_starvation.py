@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from tests.support import PATIENCE_SECONDS, Gate, until
 
-from synergon import Engine, Server
+from synergon import Engine, Rate, Server
 from synergon.node.claims import scheduler
 from synergon.node.node import Node
 
@@ -99,8 +99,18 @@ def a_label_that_only_the_other_has(ours: Engine, theirs: Engine, endless: Body,
     return made[0][0], made[1][1]
 
 
+def a_rate(ours: Engine, theirs: Engine, endless: Body, other: Body) -> tuple[Any, Any]:
+    for engine in (ours, theirs):
+        engine.limit("license", 1, rate=Rate(200))
+    return (
+        ours.task(name="endless", limits=["license"])(endless),
+        theirs.task(name="other", limits=["license"], units=7)(other),
+    )
+
+
 SHAPES: Final = [
     a_named_limit,
+    a_rate,
     a_server,
     a_prefix_over_two_providers,
     a_queue_that_only_the_other_serves,

@@ -132,7 +132,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "key without a name": (with_task(limit_by="all", limit=1), "names no argument, got 'all'"),
     "key that is no template": (with_task(limit_by="{customer", limit=1), "is no template"),
     "key that is a number": (with_task(limit_by=5, limit=1), "must be a function or a template"),
-    "rate that is a number": (with_task(rate=10), "rate must be a Rate, like Rate(10, per=1), got 10"),
+    "rate that is a number": (with_task(rate=10), 'rate must be a Rate, like Rate(600, per="1m"), got 10'),
     "negative limit of a kind": (
         with_task(max_running_global=-1),
         "max_running_global must be a whole number from 0 on",
@@ -145,6 +145,19 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "health of nothing": (lambda _: Health(failures=0), "Health failures must be a whole number from 1 on, got 0"),
     "no rest": (lambda _: Health(backoff=0), "Health backoff must be"),
     "negative cap": (lambda _: Health(cap=-1), "Health cap must be"),
+    "rate of no failures": (lambda _: Health(rate=0), "Health rate must be a share above 0 and up to 1, or None"),
+    "rate above one": (lambda _: Health(rate=20), "Health rate must be a share above 0 and up to 1, or None"),
+    "window of nothing": (lambda _: Health(window=0), "Health window must be a whole number from 1 to 62, got 0"),
+    "window of too much": (lambda _: Health(window=63), "Health window must be a whole number from 1 to 62, got 63"),
+    "probe that is no coroutine": (
+        lambda _: Health(probe=print),  # type: ignore[arg-type]
+        "Health probe must be an `async def` function of a Server",
+    ),
+    "probe without time": (lambda _: Health(probe_timeout=0), "Health probe_timeout must be"),
+    "server that is a dict": (
+        lambda engine: engine.provider("gpu", servers=[{"url": "http://a", "capacity": 2}]),
+        "provider 'gpu': a server is an address, like 'http://gpu1:8000', got {'url'",
+    ),
     "server outside a provider": (server_without_provider, "a Server"),
 }
 
@@ -173,9 +186,17 @@ async def test_unknown_limits_and_providers_cannot_be_changed(engine: Engine) ->
             await engine.set_limit("license", -1)
         with pytest.raises(OptionError, match="must be at most 2147483647"):
             await engine.set_limit("license", 2**40)
+        with pytest.raises(OptionError, match="there is no provider 'cpu'"):
+            await engine.add_server("cpu", "a")
+        with pytest.raises(OptionError, match="provider gpu has no server b; it has a"):
+            await engine.close_server("gpu", "b")
+        with pytest.raises(OptionError, match="capacity must be"):
+            await engine.add_server("gpu", "b", -1)
         with pytest.raises(OptionError, match="capacity of 'b' must be"):
             await engine.set_servers("gpu", {"b": -1})
         assert [(order.verb, order.subject, order.outcome) for order in await engine.audit()] == [
+            ("close_server", "gpu", "rejected: provider gpu has no server b; it has a"),
+            ("add_server", "cpu", "rejected: no provider of that name"),
             ("cordon", "nobody", "rejected: no node of that id"),
             ("set_servers", "cpu", "rejected: no provider of that name"),
             ("set_limit", "kind:work", "rejected: no limit of that name"),

@@ -1,9 +1,9 @@
 """`python -m tests.simulation --seeds N [--first K]`, or `--seed K` for one of them with everything that happened.
 
 Each seed makes several worlds: one whose processes know each other by the store alone, one in which they also talk over
-a network, one with limits and key queues, one in the middle of a deploy, one with schedules, and one with bounds on
-queues and providers. `--mutants` breaks the code of the peers on purpose instead, and looks for the first seed that
-shows it.
+a network, one with limits and key queues, one in the middle of a deploy, one with schedules, one with bounds on queues
+and providers, and one with a rate. `--mutants` breaks the code of the peers on purpose instead, and looks for the first
+seed that shows it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,29 @@ import time
 
 import pytest
 from tests.simulation.bounded_world import BoundedWorld
+from tests.simulation.dependent_world import DependentWorld
 from tests.simulation.deploy_world import DeployWorld
+from tests.simulation.fair_world import FairWorld
 from tests.simulation.limited_world import LimitedWorld
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
+from tests.simulation.rated_world import RatedWorld
 from tests.simulation.scheduled_world import ScheduledWorld
+from tests.simulation.served_world import ServedWorld
 from tests.simulation.world import World
 
-WORLDS: tuple[type[World], ...] = (World, NetworkWorld, LimitedWorld, DeployWorld, ScheduledWorld, BoundedWorld)
+WORLDS: tuple[type[World], ...] = (
+    World,
+    DependentWorld,
+    NetworkWorld,
+    LimitedWorld,
+    DeployWorld,
+    ScheduledWorld,
+    BoundedWorld,
+    RatedWorld,
+    FairWorld,
+    ServedWorld,
+)
 
 
 def main() -> int:

@@ -10,16 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tests.simulation.attempt_rules import check_attempts
 from tests.simulation.outcome_rules import check_outcome
 
+from synergon.model.attempts import AttemptRecord
 from synergon.model.claims import Claim, ClaimRequest
 from synergon.model.lifecycle import FINAL, Reason, State, is_legal
 from synergon.model.nodes import NewNode
 from synergon.model.operator_actions import NewAction
 from synergon.model.outcomes import Cancelled, FencedOutcome, HandedBack, Succeeded, Verdict
-from synergon.model.requirements import is_suspect_text
+from synergon.model.requirements import PROCESS, THREAD, UNIT, is_suspect_text
 from synergon.model.tasks import Moved, Reaped
-from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT
+from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT, SERVER_FAILURE_LIMIT
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.tables import Tables
 
@@ -44,8 +46,19 @@ MOVES_OF: Final[dict[str, set[tuple[State, State]]]] = {
 }
 """From where to where each statement may take a task."""
 
-READING: Final = {"nodes", "get", "counts", "queues", "list_tasks", "requests", "now", "report", "secret"}
-LEASING: Final = {"register", "renew", "unregister", "pause", "resume"}
+READING: Final = {
+    "nodes",
+    "get",
+    "counts",
+    "queues",
+    "list_tasks",
+    "requests",
+    "now",
+    "report",
+    "secret",
+    "dependencies",
+}
+LEASING: Final = {"register", "renew", "unregister", "pause", "resume", "append_statistics"}
 """These touch no task."""
 
 
@@ -62,7 +75,9 @@ class Seen(NamedTuple):
     priority: int
     run_at: int
     owner_deaths: int
+    server_failures: int
     requirements: str
+    ended_attempts: tuple[AttemptRecord, ...]
 
     @property
     def is_suspect(self) -> bool:
@@ -148,8 +163,13 @@ class Auditor:
             self.fail(task_id, f"it has crashed {new.crashes} times and is {new.state}")
         if new.owner_deaths > OWNER_DEATH_LIMIT or (new.owner_deaths == OWNER_DEATH_LIMIT and new.state not in FINAL):
             self.fail(task_id, f"{new.owner_deaths} of its owners have died and it is {new.state}")
+        if new.server_failures > SERVER_FAILURE_LIMIT:
+            self.fail(task_id, f"it has blamed its servers {new.server_failures} times")
         if new.state is State.READY and new.run_at > self.now:
             self.fail(task_id, "it is ready before it is due")
+        wrong = check_attempts(name, old, new)
+        if wrong is not None:
+            self.fail(task_id, wrong)
         self._check_wish(task_id, old, new)
 
     def _check_wish(self, task_id: int, old: Seen, new: Seen) -> None:
@@ -217,16 +237,24 @@ class Auditor:
 
     def _first_of(self, eligible: list[int], request: ClaimRequest) -> list[int]:
         kind_requests = {kind_request.kind: kind_request.count for kind_request in request.kinds}
-        children = request.free_processes
+        free = {name: request.free[name] // UNIT for name in (PROCESS, THREAD)}
         taken: list[int] = []
         for task_id in eligible:
             kind = self.row(task_id).task.kind
-            needs_child = self.before_claim[task_id].is_suspect or self._world.kinds[kind].policy.runs_in == "process"
-            if kind_requests.get(kind, 0) > 0 and len(taken) < request.limit and children >= needs_child:
-                children -= needs_child
+            needs = self._runs_in(task_id, kind)
+            if (
+                kind_requests.get(kind, 0) > 0
+                and len(taken) < request.limit
+                and all(free[name] >= number for name, number in needs.items())
+            ):
+                free = {name: number - needs.get(name, 0) for name, number in free.items()}
                 kind_requests[kind] -= 1
                 taken.append(task_id)
         return taken
+
+    def _runs_in(self, task_id: int, kind: str) -> dict[str, int]:
+        runs_in = "process" if self.before_claim[task_id].is_suspect else self._world.kinds[kind].policy.runs_in
+        return {"process": {PROCESS: 1}, "thread": {THREAD: 1}, "loop": {}}[runs_in]
 
     def _note_leftovers(self, process: Process, request: ClaimRequest, left: set[int]) -> None:
         """A node that had no room for more of a kind must come back for them."""
@@ -258,6 +286,8 @@ class Auditor:
                 self.fail(task_id, f"an outcome was accepted for claim {old.claim_no} that is not its own")
                 continue
             self.accepted.add(fence)
+            if self.seen[task_id].state is State.SUCCEEDED:
+                self._world.statistics.succeeded(process)
             children += self._check_outcome(fenced, old)
         if children:
             self._world.fail(f"{process}: finish stored {-children} children too many")

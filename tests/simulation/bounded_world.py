@@ -18,9 +18,9 @@ from tests.simulation.workload import QUEUES, Workload
 from tests.simulation.world import World, at_once
 
 from synergon import Context, Engine
+from synergon.call import Call
 from synergon.model.claims import ClaimRequest
 from synergon.model.requirements import UNIT, provider_bound, queue_bound
-from synergon.task import Call
 
 SLOTS: Final = 2
 
@@ -58,7 +58,7 @@ class BoundedWorld(World):
         return BoundAuditor(self, self.tables)
 
     def populate(self) -> None:
-        at_once(self.store.declare(*engine.registry.declarations()))
+        at_once(self.store.declare(*engine._registry.declarations()))
         super().populate()
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.mutants import Mutant, Patch
 
@@ -41,9 +41,9 @@ def refusal_charged(patch: Patch) -> None:
     """A refusal costs an attempt."""
     charge = finish._charge
 
-    async def charge_it(session: Session, task: LiveTask, outcome: Outcome) -> None:
+    async def charge_it(session: Session, task: LiveTask, outcome: Outcome, ended_attempts: Any) -> None:
         if not isinstance(outcome, Refused):
-            await charge(session, task, outcome)
+            await charge(session, task, outcome, ended_attempts)
 
     patch.setattr(finish, "_charge", charge_it)
 

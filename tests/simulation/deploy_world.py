@@ -17,12 +17,13 @@ from tests.simulation.workload import Workload
 from tests.simulation.world import World
 
 from synergon import Context, Engine
+from synergon.call import Call
 from synergon.model.claims import ClaimRequest
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Refused
 from synergon.model.tasks import Insertion, Moved, NewTask
 from synergon.policies import REFUSAL_LIMIT
-from synergon.task import AnyTask, Call
+from synergon.task import AnyTask
 
 newer: Final = Engine("memory://", name="newer")
 older: Final = Engine("memory://", name="older")

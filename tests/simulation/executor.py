@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from synergon.context import AttemptLink, Context, OpenTransaction
-from synergon.errors import Control
+from synergon.errors import BatchErrors, Control
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import Progress
+from synergon.node.attempts.batch_results import ends_of_items
 from synergon.node.attempts.outcomes import describe, find_control
-from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob
+from synergon.node.processes.child_job import BEGINS, ChildAnswer, ChildControl, ChildJob, item_end
 from synergon.node.processes.child_pool import ChildDied, ChildKilled, ChildRun
 from synergon.node.processes.executors import BackgroundLoop, BackgroundRun
 
@@ -123,7 +124,11 @@ class Child(ChildRun):
     async def _perform(self, job: ChildJob) -> ChildAnswer:
         IN_CHILD.set(True)
         task_type = self._process.world.kinds[job.kind]
-        arguments = task_type.signature.decode(job.payload)
+        signature = task_type.signature
+        is_batch = signature.list_name is not None
+        arguments = (
+            signature.join_items(map(signature.decode, job.items)) if is_batch else signature.decode(job.payload)
+        )
         context = Context(
             SilentLink(),
             task_id=job.task_id,
@@ -135,14 +140,21 @@ class Child(ChildRun):
         for name in task_type.signature.injected:
             arguments[name] = context
         self._begins(BEGINS)
+        errors: BatchErrors | None = None
+        value: Any = None
         try:
             value = await task_type.function(**arguments)
+        except BatchErrors as error:
+            errors = error
         except Exception as error:  # noqa: BLE001  it is told to the parent
             control = find_control(error)
             if control is not None:
                 return ChildAnswer(control=_told(control))
             return ChildAnswer(error=describe(error, job.attempt, None))
-        return ChildAnswer(result=task_type.signature.encode_result(value), children=context.children)
+        if is_batch:
+            ends = ends_of_items(signature, job.kind, len(job.items), value, errors)
+            return ChildAnswer(items=tuple(item_end(task_type, end, job.attempt) for end in ends))
+        return ChildAnswer(result=task_type.encode_result(value), children=context.children)
 
 
 class SilentLink(AttemptLink):

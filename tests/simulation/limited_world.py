@@ -16,9 +16,9 @@ from tests.simulation.workload import Workload
 from tests.simulation.world import World, at_once
 
 from synergon import Context, Engine
+from synergon.call import Call
 from synergon.model.claims import ClaimRequest
 from synergon.model.lifecycle import State, is_legal
-from synergon.task import Call
 
 LICENSES: Final = 2
 PLACES: Final = 1
@@ -57,7 +57,7 @@ class LimitedWorld(World):
         return LimitAuditor(self, self.tables)
 
     def populate(self) -> None:
-        at_once(self.store.declare(*engine.registry.declarations()))
+        at_once(self.store.declare(*engine._registry.declarations()))
         super().populate()
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:

@@ -11,26 +11,31 @@ from msgspec.structs import replace
 
 from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable
-from synergon.model.claims import Claim
+from synergon.model.claims import Claim, ClaimRequest
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, HandedBack, Outcome, Retrying, Snoozed, Verdict
+from synergon.model.task_statistics import Numbers
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.runner import Runner
+from synergon.node.claims import scheduler
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.scheduler import Scheduler
 from synergon.node.liveness.lease import Lease
 from synergon.node.liveness.lost_claims import LostClaims
 from synergon.node.liveness.membership import Membership
 from synergon.node.liveness.reaper import Reaper
+from synergon.node.statistics_writer import StatisticsWriter
 from synergon.stores.base import LeaseKeeper
+from synergon.stores.base_store import BaseStore, writes
 from synergon.stores.memory import claim
 from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
-from synergon.stores.rows import FinishedClaim, LiveTask
-from synergon.stores.rules import due_tasks, finish, node_capacity, reap, suspects
+from synergon.stores.rows import FinalTask, FinishedClaim, LiveTask
+from synergon.stores.rules import attempts, due_tasks, finish, node_capacity, reap, suspects
+from synergon.stores.rules.attempts import NodeNames
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
@@ -82,11 +87,11 @@ def cancel_forgotten_at_retry(patch: Patch) -> None:
     """A body that fails after somebody wanted it cancelled is tried again."""
     apply = finish._apply
 
-    async def forget(session: Session, task: LiveTask, outcome: Outcome) -> State:
+    async def forget(session: Session, task: LiveTask, outcome: Outcome, names: NodeNames) -> State:
         if isinstance(outcome, Retrying):
             session.tables.rows[task.id].cancel_requested = False
             task = replace(task, cancel_requested=False)
-        return await apply(session, task, outcome)
+        return await apply(session, task, outcome, names)
 
     patch.setattr(finish, "_apply", forget)
 
@@ -103,6 +108,16 @@ def slot_freed_at_timeout(patch: Patch) -> None:
     patch.setattr(Runner, "_in_thread", impatient)
 
 
+def threads_not_counted_by_claims(patch: Patch) -> None:
+    """A claim takes more plain functions than threads are free."""
+    patch.setattr(ClaimRequest, "free_units", lambda self, name: 1000)
+
+
+def threads_forgotten(patch: Patch) -> None:
+    """A node that had no thread for a task does not look for it when one is free."""
+    patch.setattr(scheduler, "_short_of_units", lambda request, taken: set[str]())
+
+
 def claim_from_paused_queues(patch: Patch) -> None:
     """Pausing a queue has no effect."""
 
@@ -116,9 +131,9 @@ def attempt_charged_at_hand_back(patch: Patch) -> None:
     """A shutdown costs the task an attempt."""
     charge = finish._charge
 
-    async def charge_more(session: Session, task: LiveTask, outcome: Outcome) -> None:
+    async def charge_more(session: Session, task: LiveTask, outcome: Outcome, ended_attempts: Any) -> None:
         if not isinstance(outcome, HandedBack):
-            await charge(session, task, outcome)
+            await charge(session, task, outcome, ended_attempts)
 
     patch.setattr(finish, "_charge", charge_more)
 
@@ -150,10 +165,33 @@ def settlement_applied_twice(patch: Patch) -> None:
     patch.setattr(finish, "_finished", again)
 
 
+def attempt_of_a_dead_node_not_noted(patch: Patch) -> None:
+    """The reaper does not note the attempts that it takes back."""
+
+    async def note_nothing(session: Session, task: LiveTask, error: Any, ended_attempts: Any) -> None:
+        await session.tasks.charge(task.id, attempts=1, errors=[error])
+
+    patch.setattr(reap, "give_back_attempt", note_nothing)
+
+
+def earlier_attempts_forgotten(patch: Patch) -> None:
+    """Only the last attempt is remembered."""
+    patch.setattr(attempts, "_last", lambda entries: entries[-1:])
+
+
+def success_forgotten_at_retry(patch: Patch) -> None:
+    """A task that has succeeded and is retried does not remember its success."""
+
+    async def keep_nothing(session: Session, task: FinalTask) -> None:
+        """Notes nothing."""
+
+    patch.setattr(attempts, "keep_success", keep_nothing)
+
+
 def crash_not_charged(patch: Patch) -> None:
     """The death of a child costs nothing, so a poisonous task kills children for ever."""
 
-    async def charge_nothing(session: Session, task: LiveTask, error: Any) -> None:
+    async def charge_nothing(session: Session, task: LiveTask, error: Any, ended_attempts: Any) -> None:
         await session.tasks.charge(task.id, attempts=1)
 
     patch.setattr(finish, "charge_crash", charge_nothing)
@@ -240,7 +278,7 @@ def closed_after_joining_again(patch: Patch) -> None:
 def youngest_first(patch: Patch) -> None:
     """Among equals the last one in is the first one out."""
 
-    def pop_last(self: ReadyGroup, head: tuple[int, int]) -> Row:
+    def pop_last(self: ReadyGroup, head: tuple[int, int, int]) -> Row:
         if len(self._fifo) > 1 and self._counts(self._fifo[-1], self._fifo_priority) and not self._heap:
             return self._fifo.pop()
         return pop(self, head)
@@ -257,7 +295,7 @@ def due_made_ready_late(patch: Patch) -> None:
         session.now -= 15_000_000
         return await wake(session, limit)
 
-    patch.setattr(due_tasks, "wake", too_late)
+    patch.setattr(BaseStore, "wake", writes(too_late))
 
 
 def reap_by_a_fast_clock(patch: Patch) -> None:
@@ -268,7 +306,25 @@ def reap_by_a_fast_clock(patch: Patch) -> None:
         session.now += 3_000_000
         return await reap_dead(session, gone, limit)
 
-    patch.setattr(reap, "reap", too_early)
+    patch.setattr(BaseStore, "reap", writes(too_early))
+
+
+def statistics_of_minutes_added_twice(patch: Patch) -> None:
+    """Each row has the numbers of all minutes before, too."""
+
+    def from_the_beginning(self: Numbers, earlier: Numbers) -> Numbers:
+        return self
+
+    patch.setattr(Numbers, "without", from_the_beginning)
+
+
+def last_statistics_forgotten(patch: Patch) -> None:
+    """A node that stops in order does not write what it has counted last."""
+
+    async def forget(self: StatisticsWriter) -> None:
+        pass
+
+    patch.setattr(StatisticsWriter, "close", forget)
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -278,10 +334,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     node_never_fenced,
     cancel_forgotten_at_retry,
     slot_freed_at_timeout,
+    threads_not_counted_by_claims,
+    threads_forgotten,
     claim_from_paused_queues,
     attempt_charged_at_hand_back,
     outcomes_dropped_in_outages,
     settlement_applied_twice,
+    attempt_of_a_dead_node_not_noted,
+    earlier_attempts_forgotten,
+    success_forgotten_at_retry,
     crash_not_charged,
     death_of_a_node_charged,
     suspects_not_marked,
@@ -297,4 +358,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     youngest_first,
     due_made_ready_late,
     reap_by_a_fast_clock,
+    statistics_of_minutes_added_twice,
+    last_statistics_forgotten,
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 GIVEN_UP_SECONDS: Final = 2.0
 """How long a process waits at the most before it calls the store unavailable."""
+
+
+BESIDE: Final = {"now", "declare_retention", "append_statistics", "compact_statistics"}
+"""Statements that meet weather by chances of their own, so that a seed makes the world that it made without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class Connection:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._beside = random.Random(process.pid)
         self.weather = CALM
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -66,6 +72,9 @@ class Connection:
             return await self._send(name, args)
 
         return statement
+
+    def introduce(self, client: str, logger: Any) -> None:
+        """Nothing shows the names of connections here."""
 
     async def open(self) -> None:
         """The store is open already, and belongs to all."""
@@ -80,9 +89,15 @@ class Connection:
     async def renew(self, node_id: str, lease: int, published: bytes | None) -> Any:
         return await self._send("renew", (node_id, lease, published))
 
+    async def dependencies(self, ids: Sequence[int], *, with_results: bool = False) -> Any:
+        return await self._send("dependencies", (ids, with_results))
+
+    async def declare_retention(self, cutoffs: Any, name: str, *, is_default: bool = False) -> Any:
+        return await self._send("declare_retention", (cutoffs, name, is_default))
+
     async def _send(self, name: str, args: tuple[Any, ...]) -> Any:
         process, loop, weather = self._process, self._process.world.loop, self.weather
-        chance = process.clock.chance
+        chance = self._beside.random if name in BESIDE else process.clock.chance
         answer = loop.create_future()
         until_there = 0.0002 + 0.002 * chance()
         until_back = 0.0

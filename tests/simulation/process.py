@@ -13,17 +13,18 @@ from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.network import Connection
 from tests.simulation.virtual_loop import OWNER, Owner
 
+from synergon.call import Call
 from synergon.client.results import Waiters
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.schedules import NewSchedule
-from synergon.model.tasks import Reprioritizing, Rescheduling
+from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
 from synergon.node.duties.sweep import SHORTEST_SECONDS as SWEEP_SECONDS
 from synergon.node.node import Node
 from synergon.options.durations import microseconds
 from synergon.options.settings import Settings
 from synergon.stores.base import Store
-from synergon.task import AnyTask, Call
+from synergon.task import AnyTask
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -164,7 +165,10 @@ class Process(Owner):
 
     async def enqueue(self, calls: Sequence[Call[Any]]) -> int:
         """Store these; the id of the first."""
-        tasks = [call.to_new_task() for call in calls]
+        return await self.enqueue_tasks([call.to_new_task() for call in calls])
+
+    async def enqueue_tasks(self, tasks: Sequence[NewTask]) -> int:
+        """Store these; the id of the first."""
         inserted = await self.store.insert(tasks)
         if self.node is not None:
             self.node.signals.ready([task.kind for task in tasks])
@@ -207,4 +211,5 @@ class Process(Owner):
         """End now, whatever it does."""
         if self.is_alive:
             self.is_alive = False
+            self.was_killed = how != "has stopped"
             self.world.process_died(self, how)

@@ -115,7 +115,7 @@ def skips_not_counted(patch: Patch) -> None:
 
 def missed_ones_all_run(patch: Patch) -> None:
     """After an outage everything runs, whatever was wished."""
-    patch.setattr(schedules, "_KEPT", dict.fromkeys(("one", "skip", "all"), 1000))
+    patch.setattr(schedules, "_MOST_RUN", dict.fromkeys(("one", "skip", "all"), 1000))
 
 
 def schedules_looked_at_by_sweeps_only(patch: Patch) -> None:
@@ -145,6 +145,16 @@ def tasks_not_inserted_with_the_advance(patch: Patch) -> None:
     patch.setattr(insert, "insert", now_and_then)
 
 
+def pending_forgotten_by_a_change(patch: Patch) -> None:
+    """A change forgets the occurrence whose moment has passed, and which waits for its jitter."""
+    patch.setattr(schedules, "_pending", lambda row, now: None)
+
+
+def fired_again_after_a_change(patch: Patch) -> None:
+    """A change after the clock was set back lets occurrences that have fired come again."""
+    patch.setattr(schedules, "_last_counted", lambda row, now: now)
+
+
 SCHEDULE_MUTANTS: Final[tuple[Mutant, ...]] = (
     occurrence_not_advanced,
     fired_by_an_old_look,
@@ -158,4 +168,6 @@ SCHEDULE_MUTANTS: Final[tuple[Mutant, ...]] = (
     missed_ones_all_run,
     schedules_looked_at_by_sweeps_only,
     tasks_not_inserted_with_the_advance,
+    pending_forgotten_by_a_change,
+    fired_again_after_a_change,
 )

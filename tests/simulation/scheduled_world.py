@@ -20,14 +20,18 @@ from tests.simulation.world import World, at_once
 
 from synergon.model.lifecycle import FINAL
 from synergon.model.operator_actions import NewAction
-from synergon.model.schedules import NewSchedule
+from synergon.model.schedules import NewSchedule, ScheduleRecord
 from synergon.options.overrides import Overrides
+from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rows import ScheduleRow
+from synergon.stores.rules import schedules as rule
 
 SECOND: Final = 1_000_000
 LASTING_SECONDS: Final = 20
 """How long schedules fire; then the tasks of the world can come to an end."""
+CHANGED: Final = "made-skip"
+"""The schedule whose definition operators change."""
 NEGLECT_SECONDS: Final = 3.0
 """How late a schedule may be while a process is well that has to fire it, if no hint or sweep is needed for that."""
 
@@ -39,7 +43,7 @@ def schedules(start: int) -> dict[str, NewSchedule]:
         ("coded-all", 0.7, {"missed": "all", "overlap": "queue"}),
         ("coded-one", 0.5, {"jitter": SECOND // 3}),
         ("coded-new", 1.1, {"missed": "skip", "overlap": "queue"}),
-        ("made-skip", 0.9, {"missed": "skip"}),
+        ("made-skip", 0.9, {"missed": "skip", "jitter": SECOND // 2}),
         ("made-all", 0.4, {"missed": "all", "overlap": "queue", "jitter": SECOND // 5}),
     ):
         seconds = 1.3 if options.get("overlap", "skip") == "skip" else 0.05
@@ -98,9 +102,20 @@ class ScheduledWorld(World):
         is_fired = not row.is_declared or any(row.name in process.schedules for process in self.processes)
         return row.next_at is not None and is_fired
 
+    def _call(self, name: str, args: tuple[Any, ...]) -> Any:
+        if name != "update_schedule":
+            return super()._call(name, args)
+        return self.store._transact(_update_earlier, self.chances.choice((0, 0, 0, 1, 2)) * SECOND, *args)
+
+
+async def _update_earlier(session: Session, back: int, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
+    """Change a schedule by a clock that was set back, as that of PostgreSQL may be. The memory store's never is."""
+    session.now -= back
+    return await rule.update(session, name, changes)
+
 
 class ScheduleWorkload(Workload):
-    """Operators pause, resume and run schedules, too. In the end none is paused."""
+    """Operators pause, resume, change and run schedules, too. In the end none is paused."""
 
     async def run(self) -> None:
         operating = asyncio.ensure_future(self._operate())
@@ -120,15 +135,21 @@ class ScheduleWorkload(Workload):
             if not world.processes or not self._names():
                 continue
             process, name = chances.choice(world.processes), chances.choice(self._names())
-            match chances.choice(("pause", "resume", "resume", "run")):
+            match chances.choice(("pause", "resume", "resume", "run", "change", "change", "change")):
                 case "run":
                     process.start(self._try(partial(_run, name), process))
+                case "change":
+                    process.start(self._try(partial(_change, chances.choice((SECOND // 3, SECOND // 2))), process))
                 case verb:
                     process.start(self._try(partial(_act, _action(f"{verb}_schedule", name)), process))
 
 
 async def _run(name: str, process: Process) -> None:
     await process.store.run_schedule(name, "ada")
+
+
+async def _change(jitter: int, process: Process) -> None:
+    await process.store.update_schedule(CHANGED, {"jitter": jitter})
 
 
 async def _act(action: NewAction, process: Process) -> None:
@@ -165,6 +186,8 @@ class ScheduleAuditor(Auditor):
         """The first occurrence of each schedule."""
         self._created: dict[tuple[str, int], int] = {}
         """The task of each occurrence."""
+        self._last: dict[str, int] = {}
+        """The task that each schedule created last. An operator may retry an earlier one at any time."""
         self._paused_schedules: set[str] = set()
 
     def applied(self, process: Process, name: str, args: tuple[Any, ...], answer: Any, *, is_done: bool) -> None:
@@ -193,13 +216,14 @@ class ScheduleAuditor(Auditor):
 
     def _check_created(self, process: Process, name: str, before: dict[int, Seen]) -> None:
         new = sorted(self.seen.keys() - before.keys())
-        live = {self._schedule_of(task_id) for task_id, seen in before.items() if seen.state not in FINAL}
+        live = {task_id for task_id, seen in before.items() if seen.state not in FINAL}
         several: dict[str, int] = {}
         for task_id in new:
             schedule, moment = self._schedule_of(task_id), self._moment_of(task_id)
             definition = _definition(self._tables.schedules[schedule])
             several[schedule] = several.get(schedule, 0) + 1
-            if definition.overlap == "skip" and (schedule in live or several[schedule] > 1):
+            last, self._last[schedule] = self._last.get(schedule), task_id
+            if definition.overlap == "skip" and (last in live or several[schedule] > 1):
                 self.fail(task_id, f"schedule {schedule} has created it although the task before has not ended")
             if name == "run_schedule":
                 continue

@@ -13,9 +13,10 @@ from tests.simulation.process import LOGGER, Process
 from tests.simulation.wire import Wire
 
 from synergon import Engine
+from synergon.call import Call
 from synergon.errors import StoreUnavailable, TaskDeleted
 from synergon.options.settings import Settings
-from synergon.task import AnyTask, Call
+from synergon.task import AnyTask
 from synergon.worker import start_node
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ class Citizen(Process):
         engine = Engine("memory://", transport=Wire(self.world.network, self), logger=LOGGER)
         engine.settings = replace(self.settings, url="memory://")
         engine.kinds.update(self._kinds)
-        engine.ports.clock = self.clock
-        engine.ports.make_store = lambda _url: self.store
-        engine.ports.make_executor = lambda _settings: self.executor
+        engine._ports.clock = self.clock
+        engine._ports.make_store = lambda _url: self.store
+        engine._ports.make_executor = lambda _settings: self.executor
         return engine
 
     @property
@@ -76,7 +77,7 @@ class Citizen(Process):
 
     async def _connect(self) -> None:
         await self.engine.connect()
-        listener = self.engine.connection._listener
+        listener = self.engine._connection._listener
         assert listener is not None
         listener._process = self.identity  # an engine without a node takes the real process for its own
         if self._kinds:

@@ -127,6 +127,9 @@ class Fate:
     def is_idle(self, node_id: str) -> bool:
         return not self._has_bodies
 
+    def is_deserted(self) -> bool:
+        return False
+
     def exit_process(self, code: int) -> None:
         self.exited_at = self._loop.time()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from itertools import chain
 from typing import Final
@@ -12,7 +13,7 @@ from tests.simulation.network_faults import CLIMATES
 from tests.simulation.network_mutants import NETWORK_MUTANTS
 from tests.simulation.network_world import NetworkWorld
 
-SEEDS: Final = 48
+SEEDS: Final = 400 if os.environ.get("SYNERGON_LONG") else 24
 SLICES: Final = 4
 SEEDS_TO_CATCH: Final = 500
 

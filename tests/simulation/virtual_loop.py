@@ -26,6 +26,8 @@ class Owner:
     def __init__(self) -> None:
         self.is_alive = True
         self.is_paused = False
+        self.was_killed = False
+        """Whether it has ended in the middle of its work: what it was about to catch is caught by nobody."""
         self.held: list[asyncio.Handle] = []
         """What came due while it was paused."""
 
@@ -46,6 +48,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timers_made = 0
         self._tasks: list[asyncio.Task[Any]] = []
+        self._owners: dict[int, Owner] = {}
+        """By the id of the task: all tasks are kept until the end."""
         self.complaints: list[str] = []
         """What nobody caught."""
 
@@ -150,6 +154,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Value]:
         # The stubs want a coroutine, and a loop may be given any awaitable generator.
         task: asyncio.Task[Value] = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        owner = OWNER.get() if context is None else context.get(OWNER)
+        if owner is not None:
+            self._owners[id(task)] = owner
         self._tasks.append(task)  # kept: what belongs to a dead process must not be tidied up in the middle
         return task
 
@@ -164,4 +171,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return not self.is_running()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        owner = self._owners.get(id(context.get("future", context.get("task"))))
+        if owner is not None and owner.was_killed:
+            return
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")

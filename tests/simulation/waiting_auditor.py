@@ -96,7 +96,10 @@ class Patience:
     def _has_room(self, process: Process, kind: str) -> bool:
         if kind not in process.kinds:
             return False
-        executions, max_running = self._world.executions, self._world.kinds[kind].policy.max_running
+        executions, policy = self._world.executions, self._world.kinds[kind].policy
+        max_running = policy.max_running
         if max_running is not None and executions.in_use(process, kind) >= max_running:
+            return False
+        if policy.runs_in == "thread" and executions.threads_in_use(process) >= process.settings.threads:
             return False
         return executions.in_use(process) < process.settings.concurrency

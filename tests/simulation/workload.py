@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation import task_functions as bodies
 from tests.simulation.task_functions import Script
 
+from synergon.call import Call
 from synergon.errors import SynergonError
 from synergon.model.lifecycle import State
-from synergon.task import Call
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

@@ -13,6 +13,7 @@ from tests.simulation.auditor import Auditor
 from tests.simulation.chaos import Chaos
 from tests.simulation.executions import Executions
 from tests.simulation.process import HostClock, Process
+from tests.simulation.statistics_auditor import StatisticsAuditor
 from tests.simulation.virtual_loop import OUTSIDE, VirtualLoop
 from tests.simulation.waiting_auditor import Patience
 from tests.simulation.workload import Workload
@@ -77,6 +78,7 @@ class World:
         self._over = asyncio.Event()
         self.store = WatchedStore(self.clock)
         self.executions = Executions(self)
+        self.statistics = StatisticsAuditor(self)
 
     # ------------------------------------------------------------ from the beginning to the end
 
@@ -129,6 +131,7 @@ class World:
                 self.fail(f"tasks that never ended: {', '.join(told)}")
                 return
         await self._stop_all()
+        self.statistics.check()
         self._over.set()
 
     async def _stop_all(self) -> None:
@@ -166,6 +169,7 @@ class World:
             bodies.engine.settings,
             name=f"node-{pid}",
             concurrency=self.chances.choice((1, 2, 3, 4)),
+            threads=1 + pid % 3,
             child_processes=4,
             lease=6.0,
         )
@@ -178,6 +182,7 @@ class World:
     def process_died(self, process: Process, how: str) -> None:
         """Somebody starts another one soon."""
         self.log(f"{process} {how}")
+        self.statistics.ended(process, how)
         self.executions.end_all_of(process)
         self.processes.remove(process)
         self._dead.add(process.pid)
@@ -199,7 +204,7 @@ class World:
         if name == "exchange":
             self.store.on_finished = lambda verdicts: self._applied(process, "finish", args[:1], verdicts)
         try:
-            answer = at_once(self._renew(*args) if name == "renew" else getattr(self.store, name)(*args))
+            answer = at_once(self._call(name, args))
         except SynergonError as error:
             self.auditor.applied(process, name, args, None, is_done=False)
             return None, error
@@ -213,6 +218,15 @@ class World:
 
     def _applied(self, process: Process, name: str, args: tuple[Any, ...], answer: Any) -> None:
         self.auditor.applied(process, name, args, answer, is_done=True)
+
+    def _call(self, name: str, args: tuple[Any, ...]) -> Any:
+        if name == "renew":
+            return self._renew(*args)
+        if name == "dependencies":
+            return self.store.dependencies(args[0], with_results=args[1])
+        if name == "declare_retention":
+            return self.store.declare_retention(*args[:2], is_default=args[2])
+        return getattr(self.store, name)(*args)
 
     async def _renew(self, node_id: str, lease: int, published: bytes | None) -> bool:
         return await (await self.store.keeper()).renew(node_id, lease, published)

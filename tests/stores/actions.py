@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from synergon.model.claims import Claim, ClaimRequest, Claims, KindRequest
-from synergon.model.lifecycle import FINAL, Reason, State
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer
+from synergon.model.lifecycle import FINAL, WAITING_STATES, Reason, State
+from synergon.model.limits import LimitRecord, NewBatch, NewLimit, NewProvider, NewServer
 from synergon.model.nodes import NewNode, ProcessIdentity
 from synergon.model.outcomes import (
     Cancelled,
@@ -22,12 +22,13 @@ from synergon.model.outcomes import (
     HandedBack,
     Outcome,
     Retrying,
+    ServerFault,
     Snoozed,
     Succeeded,
     Verdict,
 )
 from synergon.model.process_identity import BOOT_ID
-from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE, make_requirements
+from synergon.model.requirements import PROCESS, THREAD, UNIT, WHOLE_NODE, make_requirements
 from synergon.model.task_records import QueueRecord, TaskQuery, TaskRecord
 from synergon.model.tasks import NewTask
 from synergon.stores.base import Store
@@ -49,6 +50,7 @@ OUTCOMES: Final[dict[str, Outcome]] = {
     "cancelled": Cancelled(why="enough"),
     "handed back": HandedBack(),
     "crashed": Crashed(error=ERROR),
+    "server failed": ServerFault(error=ERROR, otherwise=Failed(reason=Reason.ERROR, error=ERROR)),
 }
 
 STATES: Final = tuple(state for state in State if state is not State.WAITING)
@@ -71,7 +73,7 @@ def new_node(node_id: str, lease: int = HOUR) -> NewNode:
     )
 
 
-EMPTY_NODE: Final = {PROCESS: 1000 * UNIT, WHOLE_NODE: UNIT}
+EMPTY_NODE: Final = {PROCESS: 1000 * UNIT, THREAD: 1000 * UNIT, WHOLE_NODE: UNIT}
 """What is free on a node that runs nothing: suspects can run there, too."""
 
 
@@ -221,14 +223,14 @@ async def state_of(store: Store, task_id: int) -> State | None:
 
 async def pages(store: Store, query: TaskQuery) -> AsyncIterator[TaskRecord]:
     """All tasks that match, page by page."""
-    before: int | None = query.before
+    after = query.after
     while True:
-        page = await store.list_tasks(msgspec.structs.replace(query, before=before))
+        page = await store.list_tasks(msgspec.structs.replace(query, after=after))
         for record in page.tasks:
             yield record
         if page.next is None:
             return
-        before = page.next
+        after = page.next
 
 
 async def listed(store: Store, **filters: Any) -> list[int]:
@@ -248,15 +250,29 @@ class Contents(NamedTuple):
 
 
 async def check_contents(store: Store) -> None:
-    """The numbers are exact, and the lines are in order."""
+    """The numbers are exact, the lines are in order, and every tenant has its turns."""
     contents = await Contents.of(store)
-    _compare_counts(contents, await store.counts())
+    _compare_counts(contents, await store.counts(is_exact=True))
     _compare_lines(contents, await store.limits())
+    _check_turns(contents)
+    await _check_dependencies(store, contents)
+
+
+async def _check_dependencies(store: Store, contents: Contents) -> None:
+    """A task waits for dependencies if one of them has not ended, and for no other reason."""
+    states = {record.id: record.state for record in contents.records}
+    ids = [record.id for record in contents.records if record.has_dependencies and record.state in WAITING_STATES]
+    found = dict(zip(ids, await store.dependencies(ids), strict=True))
+    for record in contents.records:
+        if record.state is State.SCHEDULED and record.is_dependent:
+            continue  # the next wake settles it
+        is_open = any(states.get(need.task_id) not in (None, *FINAL) for need in found.get(record.id, ()))
+        assert record.is_dependent == is_open, f"task {record.id} is {record.state}, dependent: {record.is_dependent}"
 
 
 async def check_counts(store: Store) -> None:
     """The numbers are those that one gets by looking at every task."""
-    _compare_counts(await Contents.of(store), await store.counts())
+    _compare_counts(await Contents.of(store), await store.counts(is_exact=True))
 
 
 async def check_lines(store: Store) -> None:
@@ -276,7 +292,7 @@ def _compare_lines(contents: Contents, found: Sequence[LimitRecord]) -> None:
     paused = {queue.name for queue in contents.queues if queue.is_paused}
     lines: dict[tuple[str, str], list[TaskRecord]] = {}
     for record in contents.records:
-        if record.limit_key is not None and record.after_group is None and record.state not in FINAL:
+        if record.limit_key is not None and not record.is_dependent and record.state not in FINAL:
             lines.setdefault((record.kind, record.limit_key), []).append(record)
     for (kind, _), members in lines.items():
         _check_line(limits.get(f"key:{kind}"), members, paused)
@@ -288,6 +304,12 @@ def _compare_lines(contents: Contents, found: Sequence[LimitRecord]) -> None:
             assert (limit.in_use, limit.waiting) == (states[State.RUNNING], states[State.WAITING])
 
 
+def _check_turns(contents: Contents) -> None:
+    for record in contents.records:
+        if record.state is State.READY:
+            assert (record.fair_tag > 0) == (record.fair_key is not None), f"task {record.id} has the wrong turn"
+
+
 def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: set[str]) -> None:
     def position(record: TaskRecord) -> tuple[int, int]:
         return -record.priority, record.id
@@ -296,6 +318,9 @@ def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: se
     for record in members:
         by_state[record.state].append(record)
     ready, waiting, running = by_state[State.READY], by_state[State.WAITING], len(by_state[State.RUNNING])
+    if limit is not None and limit.batch is not None:
+        _check_batch(limit.batch, ready, [record for record in waiting if record.queue not in paused])
+        return
     if limit is None or (limit.value is None and limit.rate is None):
         assert not waiting, "a line without end keeps somebody waiting"
         return
@@ -309,6 +334,11 @@ def _check_line(limit: LimitRecord | None, members: list[TaskRecord], paused: se
         assert len(ready) == kind_request, "somebody waits although there is a place"
     if in_order and limit.rate is not None and kind_request and not ready:
         assert by_state[State.SCHEDULED], "the line has nobody who would ever move on"
+
+
+def _check_batch(batch: NewBatch, ready: list[TaskRecord], waiting: list[TaskRecord]) -> None:
+    assert len(ready) <= 1, "a batch has two leaders"
+    assert ready or len(waiting) < batch.size, "a complete batch has no leader"
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:

@@ -17,7 +17,7 @@ from tests.stores.model_claim import ModelClaim, ModelClaims
 
 from synergon.errors import KeyConflict, LeaseLost
 from synergon.model.claims import ClaimRequest, KindRequest
-from synergon.model.lifecycle import FINAL, Reason, State, is_legal
+from synergon.model.lifecycle import FINAL, Reason, State, clears_suspicion, is_legal
 from synergon.model.outcomes import (
     Cancelled,
     Crashed,
@@ -29,12 +29,13 @@ from synergon.model.outcomes import (
     Refused,
     Report,
     Retrying,
+    ServerFault,
     Snoozed,
     Succeeded,
 )
 from synergon.model.requirements import suspect_text, with_refusal, without_refusals
 from synergon.model.tasks import NewTask
-from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT, REFUSAL_LIMIT
+from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT, REFUSAL_LIMIT, SERVER_FAILURE_LIMIT
 
 LATER = 3600 * 1_000_000
 """An hour: a moment that does not come while a test runs."""
@@ -62,6 +63,7 @@ class ModelTask:
     attempts: int = 0
     crashes: int = 0
     owner_deaths: int = 0
+    server_failures: int = 0
     is_suspect: bool = False
     errors: int = 0
     node_id: str | None = None
@@ -138,8 +140,10 @@ class Model:
         self.cordoned: set[str] = set()
         self.limits: dict[str, int | None] = {}
         """What was declared, or set since."""
-        self.groups: dict[int, bool] = {}
-        """Whether each group has ever ended."""
+        self.groups: dict[int, State | None] = {}
+        """How each group has ended; None if it has not."""
+        self.holds: dict[tuple[str, str | None], int] = {}
+        """The tasks that hold keys with `unique_for`, for longer than a test runs."""
 
     # ------------------------------------------------------------ questions
 
@@ -184,8 +188,11 @@ class Model:
 
     def end_groups(self) -> None:
         """Whatever has no live task has ended, and stays so."""
-        for group_id in self.groups:
-            self.groups[group_id] |= all(state in FINAL for state in self.group_counts(group_id))
+        for group_id, ended_as in self.groups.items():
+            states = self.group_counts(group_id)
+            if ended_as is None and all(state in FINAL for state in states):
+                worst = (state for state in (State.FAILED, State.CANCELLED) if state in states)
+                self.groups[group_id] = next(worst, State.SUCCEEDED)
 
     # ------------------------------------------------------------ limits and lines
 
@@ -233,7 +240,7 @@ class Model:
 
     # ------------------------------------------------------------ tasks come in
 
-    def insert(self, tasks: Sequence[NewTask], new_ids: Iterator[int]) -> list[tuple[int, bool, State]]:
+    def insert(self, tasks: Sequence[NewTask], new_ids: Iterator[int]) -> list[tuple[int, bool, State | None]]:
         """Store all of them or raise; id, whether it was created, and state of each."""
         keys: list[tuple[str, str | None]] = []
         for task in tasks:
@@ -247,27 +254,38 @@ class Model:
         is_taken = holder is not None or is_earlier
         if (task.on_conflict == "raise" and is_taken) or (task.on_conflict == "replace" and is_running):
             raise KeyConflict("taken", holder.id if holder else 0)
+        if task.on_conflict != "return" and holder is None and (task.kind, task.key) in self.holds:
+            raise KeyConflict("held", self.holds[task.kind, task.key])
 
-    def _put(self, task: NewTask, on_conflict: str, new_ids: Iterator[int]) -> tuple[int, bool, State]:
-        holder = self.holder(task)
+    def _put(self, task: NewTask, on_conflict: str, new_ids: Iterator[int]) -> tuple[int, bool, State | None]:
+        holder, name = self.holder(task), (task.kind, task.key)
         state = State.SCHEDULED if task.delay else State.READY
+        if holder is None and name in self.holds:
+            return self.holds[name], False, None
         if holder is None:
             new = ModelTask(next(new_ids), task, state, task.priority, task.expires_in, task.limit_key)
             assert new.id not in self.tasks
             assert new.id > max(self.tasks, default=0)
             self.tasks[new.id] = new
             self.queues.setdefault(task.queue, False)
+            self._hold(task, new.id)
             return new.id, True, state
         if on_conflict == "replace":
             holder.requeue(state)
             holder.task, holder.priority, holder.expires_in = task, task.priority, task.expires_in
             holder.limit_key = task.limit_key
-            holder.attempts = holder.crashes = holder.owner_deaths = holder.errors = 0
+            holder.attempts = holder.crashes = holder.owner_deaths = holder.server_failures = holder.errors = 0
             holder.is_suspect = False
             holder.progress = holder.reserved_by = None
             holder.is_spared = False
             self.queues.setdefault(task.queue, False)
+            self._hold(task, holder.id)
         return holder.id, False, holder.state
+
+    def _hold(self, task: NewTask, task_id: int) -> None:
+        """Hold the key of a task with `unique_for`, unless another task does: then this one was retried meanwhile."""
+        if task.unique_for is not None:
+            self.holds.setdefault((task.kind, task.key), task_id)
 
     # ------------------------------------------------------------ tasks run
 
@@ -388,14 +406,18 @@ class Model:
             self._check_children(outcome, child_ids)
             return
         assert not child_ids
+        if isinstance(outcome, ServerFault) and task.server_failures >= SERVER_FAILURE_LIMIT:
+            outcome = outcome.otherwise
         if isinstance(outcome, Crashed):
             task.crash()
             return
-        if isinstance(outcome, Retrying | Snoozed):
+        if isinstance(outcome, Retrying | Snoozed | ServerFault):
             task.owner_deaths, task.is_suspect = 0, task.crashes > 0
-        if isinstance(outcome, Failed | Retrying | Refused) or (isinstance(outcome, Cancelled) and outcome.why):
+        if isinstance(outcome, Failed | Retrying | Refused | ServerFault) or (
+            isinstance(outcome, Cancelled) and outcome.why
+        ):
             task.errors += 1
-        if isinstance(outcome, Snoozed | HandedBack | KeyAssigned | Refused):
+        if isinstance(outcome, Snoozed | HandedBack | KeyAssigned | Refused | ServerFault):
             task.attempts -= 1
         if task.cancel_requested or isinstance(outcome, Cancelled):
             task.end(State.CANCELLED, Reason.CANCELLED)
@@ -406,6 +428,7 @@ class Model:
         else:
             is_later = isinstance(outcome, Retrying | Snoozed | HandedBack) and (outcome.delay or 0) > 0
             task.requeue(State.SCHEDULED if is_later else State.READY)
+            task.server_failures += isinstance(outcome, ServerFault)
             if isinstance(outcome, KeyAssigned):
                 task.limit_key = outcome.limit_key
             if isinstance(outcome, HandedBack):
@@ -461,13 +484,29 @@ class Model:
         return task.id, node_id, task.state, task.owner_deaths
 
     def prune(self, states: set[State], reserved: set[int], number: int, limit: int) -> None:
-        """Drop the ended tasks that the store has not kept, which were to be `number` under its limit."""
-        candidates = {task.id for task in self.tasks.values() if task.state in states}
+        """Drop the ended tasks that the store has not kept, and the groups that go with them. As long as fewer tasks
+        than the limit are gone, those of one state after the other go: first single tasks, up to the limit, and then
+        all groups that have ended so and have no live task."""
         gone = self.tasks.keys() - reserved
-        assert len(gone) == number == min(limit, len(candidates))
-        assert gone <= candidates
+        expected = 0
+        for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
+            if state not in states or expected >= limit:
+                continue
+            single = {task.id for task in self.tasks.values() if task.state is state and task.group_id is None}
+            assert len(single & gone) == min(limit - expected, len(single))
+            expected += len(single & gone)
+            old = [group_id for group_id in self.groups if self._is_old(group_id, state)] if expected < limit else []
+            for group_id in old:
+                members = {task.id for task in self.tasks.values() if task.group_id == group_id}
+                assert members <= gone
+                expected += len(members)
+                del self.groups[group_id]
+        assert len(gone) == number == expected
         for task_id in gone:
             del self.tasks[task_id]
+
+    def _is_old(self, group_id: int, state: State) -> bool:
+        return self.groups[group_id] is state and all(found in FINAL for found in self.group_counts(group_id))
 
     # ------------------------------------------------------------ operations
 
@@ -492,8 +531,10 @@ class Model:
         holder = self.holder(task.task)
         if holder is not None:
             return False, task.state, holder.id
+        if clears_suspicion(task.state, task.reason):
+            task.is_suspect = False
         task.requeue(State.READY)
-        task.attempts = task.crashes = task.owner_deaths = 0
+        task.attempts = task.crashes = task.owner_deaths = task.server_failures = 0
         task.expires_in = task.reason = task.result = task.progress = None
         task.cancel_requested = task.is_spared = False
         task.task = replace(task.task, requirements=without_refusals(task.task.requirements))
@@ -505,6 +546,7 @@ class Model:
         if task is None or task.state is State.RUNNING:
             return False, task.state if task else None
         del self.tasks[task_id]
+        self.holds = {name: holder for name, holder in self.holds.items() if holder != task_id}
         return True, None
 
     def reschedule(self, task_id: int, *, later: bool) -> tuple[bool, State | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, KindRequest
-from synergon.model.requirements import PROCESS, SLOT, WHOLE_NODE, Requirements
+from synergon.model.requirements import PROCESS, SLOT, THREAD, WHOLE_NODE, Requirements
 from synergon.stores.rules.node_capacity import requirements_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def looked_at(look: CandidateQuery, tasks: Iterable[ModelTask]) -> list[int]:
         ),
         key=lambda task: (-task.priority, task.id),
     )
-    after = None if look.after is None else (-look.after[0], look.after[1])
+    after = None if look.after is None else (-look.after[0], look.after[2])
     behind = [task.id for task in found if after is None or (-task.priority, task.id) > after]
     return behind[: look.limit]
 
@@ -150,13 +150,13 @@ class ModelClaim:
         return kind_request.is_urgent or kind_request.is_brief or task_id == self.request.reserved_task
 
     def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
-        """Only the first of those that have the same requirements may have room kept for it, if it has a child process;
-        and of those for which that might be, the first, if others may get what it waits for."""
+        """Only the first of those that have the same requirements may have room kept for it, if it has a child process
+        or a thread; and of those for which that might be, the first, if others may get what it waits for."""
         ready_group, kind_request = (
             (task.task.kind, task.task.queue, task.requirements),
             self.kind_requests[task.task.kind],
         )
-        is_first = PROCESS not in lacking and ready_group not in self._ready_groups
+        is_first = not lacking & {PROCESS, THREAD} and ready_group not in self._ready_groups
         if is_first and self._is_patient and self._may_keep(task.id):
             holders = [share for share in self._shares if lacking & share.keys()]
             if (
@@ -170,4 +170,4 @@ class ModelClaim:
 
 
 def _covers(share: Mapping[str, int], cost: Mapping[str, int]) -> bool:
-    return all(share.get(name, 0) >= amount for name, amount in cost.items())
+    return all(share.get(name, 0) >= amount for name, amount in cost.items() if name not in (PROCESS, THREAD))

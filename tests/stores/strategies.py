@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.stores.actions import ERROR, amounts, demands
 from tests.stores.model import LATER
 
@@ -20,19 +21,22 @@ from synergon.model.outcomes import (
     Progress,
     Refused,
     Retrying,
+    ServerFault,
     Snoozed,
     Succeeded,
 )
 from synergon.model.requirements import (
     NO_REQUIREMENTS,
     ONE_PROCESS,
+    ONE_THREAD,
     PROCESS,
     SLOT,
+    THREAD,
     UNIT,
     WHOLE_NODE,
     Requirements,
     parse_requirements,
-    with_process,
+    with_execution,
 )
 from synergon.model.tasks import NewTask
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -45,7 +49,7 @@ TEXTS = (
     demands("east", cpu=1),
     demands(forbids="east"),
 )
-COSTLY_PROCESS = with_process(parse_requirements(demands(cpu=1)), is_process=True)
+COSTLY_PROCESS = with_execution(parse_requirements(demands(cpu=1)), is_process=True)
 WAYS = (
     Requirements(is_process=True).text,
     Requirements(is_process=False).text,
@@ -70,12 +74,15 @@ new_tasks = st.builds(
     delay=st.sampled_from([None, None, 0, LATER]),
     expires_in=st.sampled_from([None, None, None, None, None, 0, LATER]),
     key=st.sampled_from([None, None, "k", "l"]),
+    unique_for=st.sampled_from([None, None, None, LATER]),
     on_conflict=st.sampled_from(["return", "raise", "replace"]),
     payload=st.sampled_from([b"1", b"2"]),
     max_attempts=st.sampled_from([None, 1, 5]),
     limit_key=st.sampled_from([None, None, "ada", "ada", "bob"]),
     requirements=st.sampled_from(["", "", "", "", *TEXTS, demands(cpu=2), *WAYS]),
-)
+).map(lambda task: task if task.key is not None else replace(task, unique_for=None))
+
+FAILURE: Final = Failed(reason=Reason.ERROR, error=ERROR)
 
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Succeeded, result=st.sampled_from([None, b"1"]), children=st.lists(new_tasks, max_size=2).map(tuple)),
@@ -85,6 +92,9 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Cancelled, why=st.sampled_from([None, "why"])),
     st.sampled_from([HandedBack(), HandedBack(protected_for=LATER), HandedBack(delay=LATER)]),
     st.just(Crashed(error=ERROR)),
+    st.sampled_from(
+        [ServerFault(error=ERROR, otherwise=other) for other in (FAILURE, Retrying(delay=LATER, error=ERROR))]
+    ),
     st.sampled_from([KeyAssigned(limit_key="ada"), KeyAssigned(limit_key="bob")]),
     st.just(Refused(error=ERROR, requirements="")),  # those of the claim
 )
@@ -94,11 +104,16 @@ limit_values = st.sampled_from([None, 0, 1, 1, 2, 2, 3])
 
 
 def with_processes(machine: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """The same, with two child processes and one whole node, of which so many are free."""
-    totals = machine["totals"] | {PROCESS: 2 * UNIT, WHOLE_NODE: UNIT}
-    return st.tuples(st.sampled_from([2, 1, 1, 0, -1]), st.sampled_from([0, 0, UNIT])).map(
+    """This machine with two child processes, two threads and one whole node, some of them free."""
+    totals = machine["totals"] | {PROCESS: 2 * UNIT, THREAD: 2 * UNIT, WHOLE_NODE: UNIT}
+    numbers = st.sampled_from([2, 1, 1, 0, -1])
+    return st.tuples(numbers, numbers, st.sampled_from([0, 0, UNIT])).map(
         lambda free: (
-            machine | {"totals": totals, "free": machine["free"] | {PROCESS: free[0] * UNIT, WHOLE_NODE: free[1]}}
+            machine
+            | {
+                "totals": totals,
+                "free": machine["free"] | {PROCESS: free[0] * UNIT, THREAD: free[1] * UNIT, WHOLE_NODE: free[2]},
+            }
         )
     )
 
@@ -128,6 +143,8 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
                 NO_REQUIREMENTS,
                 ONE_PROCESS,
                 ONE_PROCESS,
+                ONE_THREAD,
+                ONE_THREAD,
                 *(parse_requirements(text) for text in TEXTS),
                 COSTLY_PROCESS,
             ]
@@ -136,6 +153,7 @@ details: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "is_backed_off": st.sampled_from([False, False, False, True]),
         "is_brief": st.sampled_from([False, False, False, True]),
         "is_isolable": st.sampled_from([True, True, False]),
+        "is_threaded": st.booleans(),
     }
 )
 """What a room might say beside its kind and number."""

@@ -50,10 +50,10 @@ async def test_a_look_goes_on_behind_the_last_one_seen(store: Store) -> None:
     )
     assert len(everything) == 30
     seen: list[int] = []
-    after: tuple[int, int] | None = None
+    after: tuple[int, int, int] | None = None
     while page := await store.read_candidates(CandidateQuery(kind_request=kind_request(), after=after, limit=7)):
         seen += [record.id for record in page]
-        after = (page[-1].priority, page[-1].id)
+        after = (page[-1].priority, 0, page[-1].id)
     assert seen == [record.id for record in everything]
 
 

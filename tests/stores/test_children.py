@@ -44,14 +44,14 @@ async def test_children_are_not_inserted_twice(store: Store, worker: Worker) -> 
     verdict = await worker.finish(claim, outcome)
     again = await worker.finish(claim, outcome)
     assert again.state is State.SUCCEEDED
-    assert await listed(store, kind="child") == list(verdict.child_ids)
+    assert await listed(store, kinds=("child",)) == list(verdict.child_ids)
 
 
 async def test_children_of_one_settlement_given_twice_are_inserted_once(store: Store, worker: Worker) -> None:
     await add(store)
     fenced = settlement_of(await worker.claim_one(), Succeeded(children=(NewTask(kind="child"),)))
     verdicts = await store.finish([fenced, fenced])
-    assert await listed(store, kind="child") == list(verdicts[0].child_ids)
+    assert await listed(store, kinds=("child",)) == list(verdicts[0].child_ids)
 
 
 async def test_a_stale_claim_has_no_children(store: Store, worker: Worker) -> None:
@@ -59,7 +59,7 @@ async def test_a_stale_claim_has_no_children(store: Store, worker: Worker) -> No
     claim = await worker.claim_one()
     await store.reap([worker.node_id], 10)
     await worker.finish(claim, Succeeded(children=(NewTask(kind="child"),)))
-    assert await listed(store, kind="child") == []
+    assert await listed(store, kinds=("child",)) == []
 
 
 async def test_a_cancelled_task_has_no_children(store: Store, worker: Worker) -> None:
@@ -68,7 +68,7 @@ async def test_a_cancelled_task_has_no_children(store: Store, worker: Worker) ->
     await store.cancel([task_id])
     verdict = await worker.finish(claim, Succeeded(children=(NewTask(kind="child"),)))
     assert (verdict.state, verdict.child_ids) == (State.CANCELLED, ())
-    assert await listed(store, kind="child") == []
+    assert await listed(store, kinds=("child",)) == []
 
 
 @pytest.mark.parametrize("on_conflict", ["return", "raise", "replace"])
@@ -102,4 +102,4 @@ async def test_two_parents_with_the_same_child_have_one(store: Store, worker: Wo
     outcome = Succeeded(children=(NewTask(kind="child", key="a"),))
     verdicts = await store.finish([settlement_of(claim, outcome) for claim in await worker.claim()])
     assert verdicts[0].child_ids == verdicts[1].child_ids
-    assert await listed(store, kind="child") == list(verdicts[0].child_ids)
+    assert await listed(store, kinds=("child",)) == list(verdicts[0].child_ids)

@@ -9,7 +9,15 @@ from tests.stores.actions import HOUR, Worker, add, add_many, amounts, declare_p
 from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.model.claims import KindRequest
-from synergon.model.requirements import ONE_PROCESS, PROCESS, SLOT, UNIT, Requirements, parse_requirements, with_process
+from synergon.model.requirements import (
+    ONE_PROCESS,
+    PROCESS,
+    SLOT,
+    UNIT,
+    Requirements,
+    parse_requirements,
+    with_execution,
+)
 from synergon.stores.base import Store
 
 IN_CHILD = Requirements(is_process=True).text
@@ -102,7 +110,7 @@ async def test_room_is_kept_for_a_big_task_with_the_child_process_that_it_takes(
     kind_requests = (child("a"), child("b"))
     kept = (await worker.claim_rooms(*kind_requests, patience=0, shares=(amounts(cpu=1),), **node(1, cpu=2))).reserved
     assert kept is not None
-    assert (kept.id, kept.requirements) == (big, with_process(parse_requirements(demands(cpu=4)), is_process=True))
+    assert (kept.id, kept.requirements) == (big, with_execution(parse_requirements(demands(cpu=4)), is_process=True))
     held: dict[str, Any] = {"reserved_task": big, "held": kept.requirements.cost}
     assert await worker.claim_rooms(*kind_requests, **node(1, cpu=2), **held) == []
     assert ids_of(await worker.claim_rooms(*kind_requests, **node(2, cpu=4), **held)) == [big, small]
@@ -147,3 +155,23 @@ async def test_urgent_kinds_share_the_child_processes_that_others_yield(store: S
     await add(store, kind="d", priority=9)
     claims = await worker.claim_rooms(*kind_requests, **node(1), yielding={PROCESS: UNIT})
     assert ids_of(claims) == [high, first, threaded]
+
+
+async def test_tasks_of_a_short_kind_are_claimed_ahead(store: Store, worker: Worker) -> None:
+    ids = await add_many(store, 9, kind="a")
+    plain = await add(store, kind="plain")
+    claims = await worker.claim_rooms(child("a", ahead=3), kind_request("plain"), **node(1))
+    assert ids_of(claims) == [*ids[:4], plain]
+    assert ids_of(await worker.claim_rooms(child("a", ahead=2), **node(0))) == ids[4:6]
+    assert ids_of(await worker.claim_rooms(child("a", ahead=3), child("b"), **node(0))) == [], "b is not short"
+    assert ids_of(await worker.claim_rooms(child("a", ahead=2), child("b", ahead=1), **node(0))) == ids[6:7]
+
+
+async def test_nothing_is_claimed_ahead_beside_tasks_with_requirements_of_their_own(
+    store: Store, worker: Worker
+) -> None:
+    ids = await add_many(store, 3, kind="a")
+    suspect = await add(store, kind="a", requirements=IN_CHILD)
+    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(1))) == ids[:1]
+    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(0))) == []
+    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(3))) == [*ids[1:], suspect]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.stores.actions import (
     ERROR,
     HOUR,
+    MILLISECOND,
     OUTCOMES,
     Worker,
     add,
@@ -104,7 +105,9 @@ async def test_every_outcome_frees_its_permit_for_the_claim(store: Store, sort: 
     outcome = settlement_of(relay.claim, OUTCOMES[name], server=server, slot=relay.claim.slot)
     processes = {PROCESS: 9 * UNIT}  # which a task that has crashed needs
     (verdict,), claims = await store.exchange([outcome], relay.request(totals=processes, free=processes))
-    returns = name in ("handed back", "retrying at once") or (name == "crashed" and relay.kind.kind == "keyed")
+    returns = name in ("handed back", "retrying at once", "server failed") or (
+        name == "crashed" and relay.kind.kind == "keyed"
+    )
     assert [claim.id for claim in claims] == (relay.ids[:1] if returns else relay.ids[1:]), "it is the first again"
     assert verdict.kind == relay.kind.kind
     assert verdict.state is {
@@ -348,15 +351,17 @@ async def test_a_server_that_begins_to_rest_with_this_outcome_gets_no_task(store
     assert (server.failures, server.backs_off_until is not None) == (1, True)
 
 
-async def test_a_server_that_ends_its_rest_with_this_outcome_gets_the_next_task(store: Store) -> None:
+async def test_a_server_that_passes_its_trial_with_this_outcome_gets_the_next_tasks(store: Store) -> None:
     relay = await Relay.begin(store, SERVED)
+    rest = 10 * MILLISECOND
     await store.declare(
-        [], [NewProvider(name="gpu", servers=pool(a=2), backoff_after=1, backoff_first=HOUR, backoff_cap=HOUR)]
+        [], [NewProvider(name="gpu", servers=pool(a=2), backoff_after=1, backoff_first=rest, backoff_cap=rest)]
     )
-    (claim,) = await relay.worker.claim_rooms(SERVED)
-    await store.finish([failed(claim)])
-    assert await relay.worker.claim_rooms(SERVED) == [], "it rests"
-    assert await relay.next() == relay.ids[2:]
+    await store.finish([failed(relay.claim)])
+    await pass_time(store, rest)
+    (relay.claim,) = await relay.worker.claim_rooms(SERVED)
+    assert await relay.worker.claim_rooms(SERVED) == [], "it is on trial"
+    assert len(await relay.next()) == 1
     (server,) = await store.servers()
     assert (server.failures, server.backs_off_until) == (0, None)
 
@@ -516,7 +521,7 @@ async def test_a_lowered_limit_is_not_exceeded_and_a_raised_one_is_used(store: S
 
 async def test_a_key_queue_with_a_rate_waits_for_its_moment(store: Store) -> None:
     crowd = await Crowd.begin(store)
-    rate = NewRate(every=HOUR, burst=1)
+    rate = NewRate(per=HOUR, burst=1)
     await store.declare([NewLimit(name="key:keyed", value=2, rate=rate)], [])
     rated = replace(KEYED, count=100, is_rated=True)
     first_ones = crowd.waiting[:3]
@@ -527,7 +532,7 @@ async def test_a_key_queue_with_a_rate_waits_for_its_moment(store: Store) -> Non
 
 async def test_starts_are_charged_to_the_rate(store: Store) -> None:
     relay = await Relay.begin(store, KEYED, number=4)
-    await store.declare([NewLimit(name="key:keyed", value=1, rate=NewRate(every=HOUR, burst=2))], [])
+    await store.declare([NewLimit(name="key:keyed", value=1, rate=NewRate(per=HOUR, burst=2))], [])
     rated = replace(KEYED, is_rated=True)
     before = await store.next_start("keyed", "one")
     started = await relay.next(rated)

@@ -50,6 +50,7 @@ LEADS_TO = {
     "cancelled": State.CANCELLED,
     "handed back": State.READY,
     "crashed": State.READY,
+    "server failed": State.READY,
 }
 
 # ---------------------------------------------------------------- outcomes
@@ -125,7 +126,9 @@ async def test_a_failure_keeps_its_reason_and_its_error(store: Store, worker: Wo
     record = await read(store, task_id)
     assert (record.state, record.reason) == (State.FAILED, reason)
     assert record.error is not None
-    assert record.error == msgspec.structs.replace(error, at=record.error.at)
+    assert record.error == msgspec.structs.replace(
+        error, at=record.error.at, node_name=f"name of {worker.node_id}", host="host"
+    )
     assert record.error.at is not None
     assert before <= from_datetime(record.error.at) <= await store.now()
 

@@ -46,7 +46,7 @@ async def test_whatever_takes_the_last_one_ends_the_group_and_starts_what_follow
     group = await store.open_group(NewGroup(name="all", tasks=(task,), then=AFTER))
     assert group.then is not None
     assert group.then.state is State.WAITING
-    assert (await read(store, group.then.id)).after_group == group.id
+    assert (await read(store, group.then.id)).is_dependent
     member = group.insertions[0].id
     node = await Worker.start(store, "lost")
     match way:
@@ -68,7 +68,7 @@ async def test_whatever_takes_the_last_one_ends_the_group_and_starts_what_follow
     assert found.ended_at is not None
     assert (found.open, found.then_id) == (0, group.then.id)
     then = await read(store, group.then.id)
-    assert (then.state, then.after_group, then.group_id) == (State.READY, None, None)
+    assert (then.state, then.is_dependent, then.group_id) == (State.READY, False, None)
 
 
 async def test_a_task_that_goes_on_keeps_its_group_open(store: Store, worker: Worker) -> None:
@@ -119,7 +119,7 @@ async def test_what_follows_keeps_its_own_time_and_line(store: Store, worker: Wo
         await worker.run(Succeeded())
         assert group.then is not None
         assert await states(store, [taken, group.then.id]) == [State.READY, state]
-        assert (await read(store, group.then.id)).after_group is None
+        assert not (await read(store, group.then.id)).is_dependent
 
 
 async def test_what_follows_takes_no_place_in_its_line_before_its_time(store: Store) -> None:
@@ -134,17 +134,6 @@ async def test_what_follows_can_be_cancelled_before(store: Store, worker: Worker
     await store.cancel([group.then.id])
     await worker.run(Succeeded())
     assert await state_of(store, group.then.id) is State.CANCELLED
-
-
-async def test_any_task_may_wait_for_a_group_and_for_one_that_has_ended_nobody_waits(
-    store: Store, worker: Worker
-) -> None:
-    group, _ = await open_group(store, 1)
-    early = await add(store, kind="after", after_group=group.id)
-    assert await state_of(store, early) is State.WAITING
-    await worker.run(Succeeded())
-    late = await add(store, kind="after", after_group=group.id)
-    assert await states(store, [early, late]) == [State.READY, State.READY]
 
 
 async def test_a_group_is_cancelled_with_all_that_has_not_ended(store: Store, worker: Worker) -> None:

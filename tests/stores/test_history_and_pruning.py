@@ -19,10 +19,13 @@ from tests.stores.actions import (
     state_of,
 )
 
+from synergon.model.dependencies import Need
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import FINAL, State
+from synergon.model.outcomes import Succeeded
 from synergon.model.tasks import Cutoffs, NewTask
 from synergon.stores.base import Store
+from synergon.stores.rules import history
 
 EVERYTHING = Cutoffs(succeeded=0, failed=0, cancelled=0)
 
@@ -182,26 +185,58 @@ async def test_an_ended_group_goes_when_no_task_of_it_is_left(store: Store, way:
     assert await store.groups([group_id]) == [None]
 
 
-async def test_a_group_stays_as_long_as_one_of_its_tasks_or_its_follower(store: Store) -> None:
+async def test_a_group_stays_with_its_tasks_until_its_follower_has_ended(store: Store) -> None:
     group_id, ids = await _open_group(store, 2, then=NewTask(kind=KIND))
     await store.cancel(ids)
     await _age(store)
-    await store.prune(EVERYTHING, 1)
+    assert await store.prune(EVERYTHING, 10) == 0
     (group,) = await store.groups([group_id])
     assert group is not None
-    assert group.counts == {State.CANCELLED: 1}
-    await store.prune(EVERYTHING, 10)
-    assert await store.groups([group_id]) != [None]
+    assert group.counts == {State.CANCELLED: 2}
     assert group.then_id is not None
     await store.delete([group.then_id])
     await store.prune(EVERYTHING, 10)
     assert await store.groups([group_id]) == [None]
 
 
-@pytest.mark.parametrize("cutoffs", [Cutoffs(succeeded=0, cancelled=0), Cutoffs(succeeded=0, failed=HOUR, cancelled=0)])
-async def test_a_group_is_kept_as_long_as_the_tasks_that_are_kept_longest(store: Store, cutoffs: Cutoffs) -> None:
-    group_id, ids = await _open_group(store, 1)
+async def test_a_group_is_kept_as_long_as_its_own_state_says(store: Store) -> None:
+    group_id, ids = await _open_group(store, 2)
+    await store.cancel(ids[:1])
+    worker = await Worker.start(store)
+    await worker.run(Succeeded())
+    await _age(store)
+    assert await store.prune(Cutoffs(succeeded=0, failed=0), 10) == 0
+    assert await store.prune(Cutoffs(cancelled=HOUR), 10) == 0
+    assert await store.prune(Cutoffs(cancelled=0), 10) == 2
+    assert await store.groups([group_id]) == [None]
+
+
+async def test_fewer_than_the_limit_are_pruned_only_if_nothing_is_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "GROUPS_AT_ONCE", 2)
+    groups = [await _open_group(store, number) for number in (1, 0, 3, 1, 1)]
+    await store.cancel([task_id for _, ids in groups for task_id in ids])
+    await _age(store)
+    assert await store.prune(EVERYTHING, 100) == 6
+    assert await store.groups([group_id for group_id, _ in groups]) == [None] * 5
+
+
+async def test_a_group_with_more_tasks_than_the_limit_is_pruned_as_a_whole(store: Store) -> None:
+    group_id, ids = await _open_group(store, 3)
     await store.cancel(ids)
     await _age(store)
-    assert await store.prune(cutoffs, 10) == 1
-    assert await store.groups([group_id]) != [None]
+    assert await store.prune(EVERYTHING, 2) == 3
+    assert await store.groups([group_id]) == [None]
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+async def test_tasks_that_a_live_one_needs_stay_and_keep_no_other_from_being_pruned(store: Store, state: State) -> None:
+    needed = [await add_in_state(store, state) for _ in range(9)]
+    other = await add_in_state(store, state)
+    after = tuple(Need(task_id=task_id) for task_id in needed)
+    await store.insert([NewTask(kind="later", delay=HOUR, after=after, if_dependency_fails="run")])
+    await _age(store)
+    assert await store.prune(EVERYTHING, 2) == 1
+    assert await store.get([other]) == [None]
+    assert None not in await store.get(needed)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import pytest
 from tests.stores.actions import (
+    HOUR,
+    KIND,
+    OUTCOMES,
     STATES,
     Worker,
     add,
@@ -15,10 +19,16 @@ from tests.stores.actions import (
     listed,
     read,
 )
+from tests.support import until
 
+from synergon.model.clock import SystemClock
 from synergon.model.lifecycle import FINAL, LIVE, State
+from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskPage, TaskQuery
+from synergon.node.duties.live_counter import LiveCounter
 from synergon.stores.base import Store
+from synergon.stores.rules import counts
+from synergon.stores.rules.counts import MOST_COUNTED
 
 # ---------------------------------------------------------------- single tasks
 
@@ -71,8 +81,8 @@ async def test_pages_go_on_where_the_last_one_ended(store: Store, limit: int) ->
 async def test_only_the_last_page_has_no_next(store: Store) -> None:
     first, second, third, fourth = await add_many(store, 4)
     page = await store.list_tasks(TaskQuery(limit=2))
-    assert ([record.id for record in page.tasks], page.next) == ([fourth, third], third)
-    page = await store.list_tasks(TaskQuery(limit=2, before=page.next))
+    assert ([record.id for record in page.tasks], page.next) == ([fourth, third], str(third))
+    page = await store.list_tasks(TaskQuery(limit=2, after=page.next))
     assert ([record.id for record in page.tasks], page.next) == ([second, first], None)
 
 
@@ -81,15 +91,15 @@ async def test_pages_do_not_shift_when_tasks_come_and_go(store: Store) -> None:
     page = await store.list_tasks(TaskQuery(limit=2))
     await add(store)
     await store.delete([ids[5], ids[3]])
-    assert await listed(store, before=page.next) == [ids[2], ids[1], ids[0]]
+    assert await listed(store, after=page.next) == [ids[2], ids[1], ids[0]]
 
 
 async def test_a_cursor_need_not_be_a_task(store: Store) -> None:
     first, second, third = await add_many(store, 3)
     await store.delete([second])
-    assert await listed(store, before=second) == [first]
-    assert await listed(store, before=third + 1000) == [third, first]
-    assert await listed(store, before=first) == []
+    assert await listed(store, after=str(second)) == [first]
+    assert await listed(store, after=str(third + 1000)) == [third, first]
+    assert await listed(store, after=str(first)) == []
 
 
 async def test_a_retried_task_is_listed_in_its_old_place(store: Store) -> None:
@@ -121,16 +131,18 @@ async def test_no_state_is_no_task(store: Store) -> None:
 
 
 FILTERS: Final[list[dict[str, Any]]] = [
-    {"kind": "a"},
+    {"kinds": ("a",)},
     {"queue": "x"},
     {"tag": "red"},
     {"key": "k"},
-    {"kind": "a", "queue": "x"},
-    {"kind": "a", "tag": "red", "limit": 1},
-    {"queue": "x", "key": "k", "tag": "red", "kind": "a"},
-    {"kind": "a", "states": frozenset({State.CANCELLED})},
-    {"kind": "a", "queue": "x", "states": frozenset({State.READY}), "limit": 1},
-    {"kind": "unknown"},
+    {"kinds": ("a",), "queue": "x"},
+    {"kinds": ("a",), "tag": "red", "limit": 1},
+    {"queue": "x", "key": "k", "tag": "red", "kinds": ("a",)},
+    {"kinds": ("a",), "states": frozenset({State.CANCELLED})},
+    {"kinds": ("a",), "queue": "x", "states": frozenset({State.READY}), "limit": 1},
+    {"kinds": ("unknown",)},
+    {"kinds": ("a", "b"), "tag": "red"},
+    {"kinds": ("unknown", "b")},
     {"tag": "re"},
     {"tag": "%"},
     {"tag": 'red"'},
@@ -161,7 +173,7 @@ async def test_filters_hold_together_over_live_and_ended_tasks(store: Store) -> 
 
 def _matches(record: Any, filters: dict[str, Any]) -> bool:
     return (
-        filters.get("kind", record.kind) == record.kind
+        record.kind in filters.get("kinds", (record.kind,))
         and filters.get("queue", record.queue) == record.queue
         and filters.get("key", record.key) == record.key
         and ("tag" not in filters or filters["tag"] in record.tags)
@@ -209,3 +221,80 @@ async def test_numbers_follow_a_task_through_its_life(store: Store, worker: Work
     await check_counts(store)
     await store.delete(ids)
     assert await store.counts() == {}
+
+
+# ---------------------------------------------------------------- many live tasks
+
+MANY: Final = MOST_COUNTED + 10
+
+
+def is_counted(store: Store) -> bool:
+    """Whether the store counts many live tasks at intervals only."""
+    return store.capabilities.scans_to_count
+
+
+async def test_the_numbers_of_many_live_tasks_are_those_of_the_last_count(store: Store, worker: Worker) -> None:
+    await add_many(store, MANY)
+    found = await store.counts()
+    assert (found, found.counted_at) == ({("default", KIND, State.READY): MANY}, None), "nobody has counted them yet"
+    before = to_datetime(await store.now())
+    assert await store.recount(HOUR)
+    (claim,) = await worker.claim(limit=1)
+    await worker.finish(claim, OUTCOMES["succeeded"])
+    found, exact = await store.counts(), await store.counts(is_exact=True)
+    final = {("default", KIND, State.SUCCEEDED): 1}
+    assert (exact, exact.counted_at) == ({("default", KIND, State.READY): MANY - 1} | final, None)
+    queues = await store.queues()
+    assert [queue.counted_at for queue in queues] == [found.counted_at]
+    if not is_counted(store):
+        assert (found, found.counted_at) == (exact, None)
+        return
+    await add_many(store, 1)
+    again = await store.counts()
+    assert again == found == {("default", KIND, State.READY): MANY} | final
+    assert again.counted_at is not None
+    assert before <= again.counted_at <= to_datetime(await store.now())
+    assert queues[0].counts == {State.READY: MANY, State.SUCCEEDED: 1}
+
+
+async def test_many_live_tasks_are_counted_again_when_the_numbers_are_old(store: Store) -> None:
+    assert not await store.recount(0), "there are few"
+    await add_many(store, MANY)
+    assert await store.recount(HOUR)
+    assert not await store.recount(HOUR), "they are fresh"
+    await add_many(store, 1)
+    assert await store.recount(0)
+    assert await store.counts() == {("default", KIND, State.READY): MANY + 1}
+
+
+async def test_few_live_tasks_are_counted_now_whatever_was_counted_before(store: Store) -> None:
+    ids = await add_many(store, MANY)
+    assert await store.recount(HOUR)
+    await store.delete(ids[1:])
+    found = await store.counts()
+    assert (found, found.counted_at) == ({("default", KIND, State.READY): 1}, None)
+
+
+async def test_numbers_that_nobody_has_counted_for_long_are_not_used(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_many(store, MANY)
+    assert await store.recount(HOUR)
+    await add_many(store, 1)
+    monkeypatch.setattr(counts, "OLDEST", 0)
+    found = await store.counts()
+    assert (found, found.counted_at) == ({("default", KIND, State.READY): MANY + 1}, None)
+
+
+async def test_a_node_counts_many_live_tasks(store: Store) -> None:
+    await add_many(store, MANY)
+    counting = asyncio.create_task(LiveCounter(store, SystemClock()).step())
+    try:
+        if is_counted(store):
+            await until(lambda: _has_counted(store))
+    finally:
+        counting.cancel()
+
+
+async def _has_counted(store: Store) -> bool:
+    return (await store.counts()).counted_at is not None

@@ -15,7 +15,7 @@ from tests.stores.test_model import DistributedMachine, MemoryMachine, PostgresM
 
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.outcomes import HandedBack, Succeeded
-from synergon.model.requirements import NO_REQUIREMENTS, ONE_PROCESS, PROCESS, UNIT
+from synergon.model.requirements import NO_REQUIREMENTS, ONE_PROCESS, ONE_THREAD, PROCESS, THREAD, UNIT
 from synergon.model.tasks import NewTask
 
 IS_LONG = bool(os.environ.get("SYNERGON_LONG"))
@@ -32,15 +32,15 @@ plain_tasks = st.builds(
 alive = st.tuples(st.just(True), st.integers(0, 5))
 ends = st.sampled_from([Succeeded(), HandedBack(), HandedBack(protected_for=LATER)])
 full_requests = st.builds(
-    lambda free, rank, patience, limit, processes, of_a, of_b, shares: ClaimRequest(
+    lambda free, rank, patience, limit, processes, threads, of_a, of_b, shares: ClaimRequest(
         node_id="",
         kinds=(
             KindRequest(kind="a", count=9, rank=rank, requirements=of_a),
             KindRequest(kind="b", count=9, requirements=of_b),
         ),
         limit=limit,
-        totals=amounts(cpu=4, gpu=1) | {PROCESS: 2 * UNIT},
-        free=amounts(cpu=free, gpu=1) | {PROCESS: processes * UNIT},
+        totals=amounts(cpu=4, gpu=1) | {PROCESS: 2 * UNIT, THREAD: 3 * UNIT},
+        free=amounts(cpu=free, gpu=1) | {PROCESS: processes * UNIT, THREAD: threads * UNIT},
         held=amounts(cpu=min(free, 2)),
         patience=patience,
         reserve_microseconds=LATER,
@@ -51,8 +51,9 @@ full_requests = st.builds(
     patience=st.sampled_from([0, 0, None]),
     limit=st.sampled_from([9, 9, 2, 1, 0]),
     processes=st.sampled_from([2, 1, 0]),
-    of_a=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS]),
-    of_b=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS, COSTLY_PROCESS]),
+    threads=st.sampled_from([3, 1, 0]),
+    of_a=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS, ONE_THREAD]),
+    of_b=st.sampled_from([NO_REQUIREMENTS, ONE_PROCESS, ONE_THREAD, COSTLY_PROCESS]),
     shares=shares,
 )
 """Of a node that is often too full for the bigger tasks, and keeps what it has for the one that it was told."""

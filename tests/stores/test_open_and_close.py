@@ -40,6 +40,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "get": lambda store: store.get([1]),
     "list_tasks": lambda store: store.list_tasks(TaskQuery()),
     "counts": lambda store: store.counts(),
+    "recount": lambda store: store.recount(0),
     "queues": lambda store: store.queues(),
     "describe": lambda store: store.describe(),
 }

@@ -43,6 +43,11 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         ("set_limit", "license", 3),
         ("set_limit", "license", None),
         ("set_servers", "gpu", [["b", 2], ["https://C.example/", None]]),
+        ("add_server", "gpu", ["d", 1]),
+        ("add_server", "gpu", ["b", 5]),
+        ("close_server", "gpu", "b"),
+        ("close_server", "gpu", "b"),
+        ("remove_server", "gpu", "d"),
         ("cancel", str(task_id), "enough"),
         ("cancel", str(task_id), None),
         ("cancel", str(running), None),
@@ -59,9 +64,14 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         "was paused already",
         "resumed",
         "was not paused",
-        "limit license is 3 now",
-        "limit license is unlimited now",
-        "provider gpu has 2 servers now",
+        "limit license is 3 now, was 1",
+        "limit license is unlimited now, was 3",
+        "provider gpu has 2 servers now: a removed, was 1; b added with 2; https://c.example added with unlimited",
+        "provider gpu has 3 servers now: d added with 1",
+        "provider gpu has 3 servers now: b 2 → 5",
+        "provider gpu has 3 servers now: b 5 → 0",
+        "provider gpu has 3 servers now: nothing has changed",
+        "provider gpu has 2 servers now: d removed, was 1",
         "cancelled",
         "ended before",
         "cancel requested",
@@ -74,7 +84,7 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
     ]
     assert [given.outcome for given in await store.audit()] == outcomes[::-1]
     assert [(limit.name, limit.value) for limit in await store.limits()] == [("license", None)]
-    assert [(one.address, one.capacity) for one in await store.servers()] == [("b", 2), ("https://c.example", None)]
+    assert [(one.address, one.capacity) for one in await store.servers()] == [("b", 0), ("https://c.example", None)]
     assert await state_of(store, task_id) is None
 
 
@@ -88,6 +98,13 @@ async def test_every_verb_says_what_came_of_it(store: Store, worker: Worker) -> 
         ("set_servers", "gpu", "b", "servers are"),
         ("set_servers", "gpu", [["b", -1]], "a capacity is a whole number"),
         ("set_servers", "gpu", [["b", 1], ["b", 2]], "the same address"),
+        ("add_server", "unheard of", ["b", 1], "no provider of that name"),
+        ("add_server", "gpu", "b", "a new server is [address, capacity]"),
+        ("add_server", "gpu", ["b", -1], "a capacity is a whole number"),
+        ("add_server", "gpu", [{}, 1], "address"),
+        ("remove_server", "gpu", "b", "provider gpu has no server b; it has a"),
+        ("close_server", "gpu", "b", "provider gpu has no server b; it has a"),
+        ("close_server", "gpu", None, "address"),
         ("cancel", "4711", None, "no task of that id"),
         ("cancel", "x", None, "no id of a task"),
         ("stop", "nobody", None, "no node of that id"),

@@ -74,7 +74,7 @@ async def test_a_node_works_keeps_its_lease_and_does_not_listen(
             assert [await handle.result(timeout=30) for handle in handles] == [2 * number for number in range(200)]
         await until(lambda: way.count >= 3)
         assert node.id == first_id
-        assert not engine.store.capabilities.listens
+        assert not engine._store.capabilities.listens
         assert administer("SELECT count(*) FROM pg_stat_activity WHERE query ~ '^LISTEN'") == [(0,)]
         assert administer("SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL") == [(0,)]
     troubles = [record for record in caplog.records if record.levelno >= logging.WARNING]

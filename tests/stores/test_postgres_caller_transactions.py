@@ -23,6 +23,7 @@ from tests.support import PATIENCE_SECONDS
 
 from synergon import Engine
 from synergon.errors import KeyConflict, NotConnected, OptionError
+from synergon.model.dependencies import Need
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import State
 from synergon.model.record import from_datetime
@@ -153,26 +154,35 @@ RICH = NewTask(
 
 @every_driver
 async def test_lines_groups_and_servers_are_kept_on_every_connection(store: PostgresStore, opened: Any) -> None:
-    ended = await store.open_group(NewGroup(name="none", tasks=()))
+    ended = await add(store)
+    await store.cancel([ended])
     group = await store.open_group(NewGroup(name="all", tasks=(NewTask(kind=KIND),)))
     held = await add(store, limit_key="ada", key="k")
     tasks = [
         NewTask(kind=KIND, limit_key="ada", group_id=group.id),
-        NewTask(kind=KIND, after_group=group.id),
-        NewTask(kind=KIND, after_group=ended.id, is_command=True, target="a", provider="gpu", priority=3),
+        NewTask(kind=KIND, after=(Need(task_id=held),)),
+        NewTask(
+            kind=KIND,
+            after=(Need(task_id=ended),),
+            if_dependency_fails="run",
+            is_command=True,
+            target="a",
+            provider="gpu",
+            priority=3,
+        ),
         NewTask(kind=KIND, limit_key="bob", key="k", on_conflict="replace"),
     ]
     async with opened() as (connection, commit):
         inserted = await store.insert_on(connection, tasks)
         await commit()
-    assert [one.state for one in inserted] == [State.SCHEDULED, State.WAITING, State.READY, State.SCHEDULED]
+    assert [one.state for one in inserted] == [State.SCHEDULED, State.SCHEDULED, State.READY, State.SCHEDULED]
     lined, after, command, replaced = [await read(store, one.id) for one in inserted]
     assert (lined.limit_key, lined.group_id) == ("ada", group.id)
-    assert (after.after_group, command.after_group) == (group.id, None)
+    assert (after.is_dependent, command.is_dependent) == (True, False)
     assert (command.is_command, command.target, command.priority) == (True, "a", 0)
     assert (replaced.id, replaced.limit_key) == (held, "bob")
     await store.wake(100)
-    assert await states(store, [lined.id, held]) == [State.READY, State.READY]
+    assert await states(store, [lined.id, held, after.id]) == [State.READY, State.READY, State.WAITING]
 
 
 @every_driver
@@ -301,7 +311,8 @@ async def test_a_connection_to_another_database_is_refused_and_left_usable(store
 async def test_something_that_is_no_connection_is_named(store: PostgresStore) -> None:
     with pytest.raises(OptionError, match=r"builtins\.dict"):
         await store.insert_on({}, [NewTask(kind=KIND)])
-    with sqlalchemy.create_engine("sqlite://").connect() as connection, pytest.raises(OptionError, match="sqlite"):
+    sqlite = sqlalchemy.create_engine("sqlite://", poolclass=NullPool)
+    with sqlite.connect() as connection, pytest.raises(OptionError, match="sqlite"):
         await store.insert_on(connection, [NewTask(kind=KIND)])
 
 

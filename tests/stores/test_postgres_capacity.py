@@ -14,6 +14,7 @@ from tests.stores.actions import PATIENCE_SECONDS, Worker, add, add_many, amount
 from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.stores.postgres import PostgresStore
+from synergon.stores.postgres.connection import IDLE_TRANSACTION_TIMEOUT
 from synergon.stores.postgres.profile import STANDARD
 
 ROWS: Final = 100_000
@@ -21,6 +22,12 @@ KINDS: Final = 50
 QUEUES: Final = 2
 DEMANDS: Final = ["", demands(cpu=1), demands(cpu=2), demands("elsewhere"), demands(cpu=9)]
 SHARDS: Final = 8
+
+
+@pytest.fixture(autouse=True)
+def _patient_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine interrupts claims among 100,000 tasks for seconds, inside their transactions."""
+    monkeypatch.setitem(IDLE_TRANSACTION_TIMEOUT, "idle_in_transaction_session_timeout", "60000")
 
 
 @pytest.fixture(params=["standard", "distributed"])

@@ -182,12 +182,18 @@ def test_no_text_of_the_profile_needs_what_such_databases_lack() -> None:
         assert not LACKING.search(re.sub("--.*", "", script))
 
 
+def test_a_migration_that_was_interrupted_can_be_repeated() -> None:
+    for script in DISTRIBUTED.scripts("any"):
+        assert not re.search(r"CREATE (?:TABLE|(?:UNIQUE )?INDEX) (?!IF NOT EXISTS)", script)
+        assert not re.search(r"INSERT (?![^;]*ON CONFLICT DO NOTHING)", script)
+
+
 def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
-        *("claim", "claim_kind", "claim_more", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
+        *("claim", "claim_kind", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
         *("demote", "prune", "prune_rates", "prune_succeeded", "queue_due", "release_reservation", "reserve", "take"),
-        *("snapshot", "endings", "pruned", "due_schedules"),
+        *("snapshot", "endings", "pruned", "due_schedules", "prune_kept", "prune_tasks_of_groups"),
     }
 
 
@@ -206,8 +212,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def _starts(text: str) -> Callable[[str], bool]:
-    """Whether a text is that of the statement, whose source of new tasks is written for each call."""
-    return lambda said: said.startswith(text.partition("{new}")[0])
+    """Whether a text begins with that of the statement, in which each call writes the source of new tasks or a key."""
+    pattern = re.compile(".*?".join(map(re.escape, re.split("{new}|{key}", text))), re.DOTALL)
+    return lambda said: pattern.match(said) is not None
 
 
 async def test_nothing_is_said_that_such_databases_lack(said: set[str]) -> None:
@@ -244,17 +251,24 @@ async def test_ready_tasks_are_spread_over_the_shards_and_come_in_order(store: P
 Interlude = Callable[[], Coroutine[Any, Any, None]]
 
 
-def interrupted(store: PostgresStore, between: Interlude) -> Callable[..., Any]:
+class Runs:
+    """Runs all work of a claim by one function."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.write = self.statement = run
+
+
+def interrupted(store: PostgresStore, between: Interlude) -> Runs:
     """Run work of the store, and once something else between the first look and what follows."""
     interludes = [between]
 
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
-        answer = await store._statement(work, *arguments)
+        answer = await store.statement(work, *arguments)
         if work is claim._read_candidates and interludes:
             await interludes.pop()()
         return answer
 
-    return run
+    return Runs(run)
 
 
 async def test_a_claimer_that_lost_everything_it_saw_takes_what_comes_next(store: PostgresStore) -> None:
@@ -303,12 +317,12 @@ async def test_what_is_taken_is_not_lost_when_a_later_look_fails(store: Postgres
         looks += work is claim._read_candidates
         if looks == 2:
             raise StoreError("away")
-        answer = await store._statement(work, *arguments)
+        answer = await store.statement(work, *arguments)
         if work is claim._read_candidates:
             await quick.claim_ids(limit=1)
         return answer
 
-    claims, _ = await claim.claim_optimistically(run, request(slow.node_id, 5))
+    claims, _ = await claim.claim_optimistically(Runs(run), request(slow.node_id, 5))
     assert [claim.id for claim in claims] == ids[1:5]
 
 
@@ -342,10 +356,10 @@ async def test_a_claim_gives_up_when_everything_is_held(store: PostgresStore) ->
     async def run(work: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal tries
         tries += 1
-        return await store._statement(work, *arguments)
+        return await store.statement(work, *arguments)
 
     async with held(*ids), asyncio.timeout(PATIENCE_SECONDS):
-        claims, _ = await claim.claim_optimistically(run, request(worker.node_id, 500))
+        claims, _ = await claim.claim_optimistically(Runs(run), request(worker.node_id, 500))
         assert claims == []
     assert tries < 3 * claim.MOST_REJECTIONS
     assert await worker.claim_ids() == ids

@@ -20,6 +20,7 @@ PLANS: Final = ("force_generic_plan", "force_custom_plan")
 
 KINDS: Final = ["lined"]
 QUEUES: Final = ["queue-0"]
+PRIORITIES: Final = ["1"]
 KEYS: Final = ["key-{}"]
 IDS: Final = ["{}"]
 TEXTS: Final = ["x"]
@@ -67,26 +68,36 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     ),
     "requirement_texts": ("text, text[]", ("'lined'", "NULL"), {"task_ready"}),
     "first_in_ready_groups": (
-        "text, text[], text[], bigint, bigint, integer",
-        ("'lined'", DEMANDS, "NULL", "1", "7", "100"),
+        "text, text[], text[], bigint, bigint, bigint, integer",
+        ("'lined'", DEMANDS, "NULL", "1", "0", "7", "100"),
         {"task_ready", "task_pkey"},
     ),
     "position_of": ("bigint", ("7",), {"task_pkey"}),
-    "ahead_ready": ("text, bigint, bigint, bigint", ("'lined'", "1", "7", "1000"), {"task_ready"}),
+    "ahead_ready": ("text, bigint, bigint, bigint, bigint", ("'lined'", "1", "0", "7", "1000"), {"task_ready"}),
+    "tenants_ahead": ("text, bigint, bigint, bigint, bigint", ("'lined'", "1", "0", "7", "1000"), {"task_ready"}),
+    "fair_tags": ("text[], bigint[], text[]", (KINDS, PRIORITIES, KEYS), {"task_ready", "task_tenant"}),
+    "oldest_with_tags": (
+        "text[], text[], text[], bigint[], integer",
+        (KINDS, QUEUES, DEMANDS, PRIORITIES, "10"),
+        {"task_oldest"},
+    ),
+    "untagged_tasks": ("bigint[]", (IDS,), {"task_pkey"}),
+    "set_fair_tags": ("bigint[], bigint[]", (IDS, IDS), {"task_pkey"}),
     "ahead_in_key_queue": (
         "text, text, text, bigint, bigint, bigint",
         ("'lined'", "'key-7'", "'waiting'", "1", "7", "1000"),
         {"task_key_queue"},
     ),
-    "ahead_after_groups": (
+    "ahead_dependent": (
         "text, text, bigint, bigint, bigint",
         ("'lined'", "NULL", "1", "7", "1000"),
-        {"task_after"},
+        {"task_dependent"},
     ),
     "running_lock_targets": ("bigint[]", (IDS,), {"task_pkey"}),
     "end_empty_groups": ("bigint[]", (IDS,), {"task_member"}),
-    "release_followers": ("bigint[]", (IDS,), {"task_after"}),
-    "kinds_of_followers": ("bigint[]", (IDS,), {"task_after"}),
+    "release_dependents": ("bigint[]", (IDS,), {"task_pkey"}),
+    "kinds_of_dependents": ("bigint[]", (IDS,), {"task_pkey"}),
+    "unsettled": ("bigint", ("100",), {"task_unsettled"}),
     "due_lock_targets": ("integer", ("100",), {"task_due", "task_expiry"}),
 }
 """The types of its parameters, their values, and the indexes of tasks that it may read."""

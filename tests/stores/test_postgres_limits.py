@@ -180,7 +180,7 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
     worker = await Worker.start(store, node_id)
 
     async def some(number: int) -> list[int]:
-        live = TaskQuery(kind="lined", states=frozenset({State.READY, State.WAITING, State.SCHEDULED}), limit=30)
+        live = TaskQuery(kinds=("lined",), states=frozenset({State.READY, State.WAITING, State.SCHEDULED}), limit=30)
         ids = [task.id for task in await store.list_tasks(live)]
         return chance.sample(ids, min(number, len(ids)))
 
@@ -286,6 +286,28 @@ async def test_a_limit_that_is_made_while_a_task_comes_in_counts_that_task(store
     await mine.close()
     counts = {state: number for (_, kind, state), number in (await store.counts()).items() if kind == "fresh"}
     assert counts == {State.READY: 1, State.WAITING: 2}
+
+
+async def test_who_declares_the_first_limit_of_a_line_waits_for_others_before_that(store: PostgresStore) -> None:
+    """A transaction holds the lock of one line and finds no limit for another; limits of both are declared."""
+    mine: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
+    transaction = mine.transaction()
+    await transaction.start()
+    await mine.fetch(store._sql["lock_limits"], ["key:lined", "key:newer"])
+    limits = [NewLimit(name="key:newer", value=1), NewLimit(name="key:lined", value=PLACES + 1)]
+    proud = SlowStore(store.url, is_proud=True)
+    await proud.open()
+    declaring = asyncio.create_task(proud.declare(limits, []))
+    await until(somebody_waits)
+    await mine.fetch(store._sql["find_no_limit"])  # a deadlock if the other one has this lock and waits for the first
+    await transaction.commit()
+    await declaring
+    await proud.close()
+    await mine.close()
+    assert {limit.name: limit.value for limit in await store.limits()}.items() >= {
+        "key:newer": 1,
+        "key:lined": 3,
+    }.items()
 
 
 async def somebody_waits() -> bool:

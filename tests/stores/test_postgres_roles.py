@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import asyncpg
 import pytest
 from tests.postgres_server import DISTRIBUTED_SCHEMA, SCHEMA, administer, distributed_url, empty, store_url
-from tests.stores.actions import OUTCOMES, Worker, add
+from tests.stores.actions import EMPTY_NODE, OUTCOMES, Worker, add
 from tests.stores.everything import do_everything, do_everything_with_demands, do_everything_with_limits
 from tests.stores.one_postgres import ours_only, role, statements, url_of_role
 from tests.support import PATIENCE_SECONDS, until, until_state
@@ -29,7 +29,9 @@ from synergon import (
     State,
     TaskFailed,
 )
-from synergon.model.tasks import Cutoffs
+from synergon.call import Call
+from synergon.model.claims import KindRequest
+from synergon.model.tasks import Cutoffs, Insertion
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.grants import ROLES
@@ -201,7 +203,7 @@ NOT_FOR_ANY: Final = (
 )
 NOT_FOR_THOSE_WHO_ONLY_ENQUEUE: Final = (
     *("SELECT payload FROM {s}.task", "SELECT meta FROM {s}.task", "SELECT errors FROM {s}.task"),
-    *("SELECT id FROM {s}.history", "SELECT * FROM {s}.audit_log", "SELECT * FROM {s}.tally"),
+    *("SELECT result FROM {s}.history", "SELECT * FROM {s}.audit_log", "SELECT * FROM {s}.tally"),
     *("UPDATE {s}.task SET payload = '{}'", "UPDATE {s}.task SET kind = 'x'", "UPDATE {s}.task SET queue = 'x'"),
     *("UPDATE {s}.task SET cancel_requested = true", "UPDATE {s}.task SET priority = 9", "DELETE FROM {s}.task"),
     *("UPDATE {s}.server SET address = 'x'", "UPDATE {s}.server SET capacity = 9", "DELETE FROM {s}.server"),
@@ -290,6 +292,17 @@ async def test_what_a_producer_declares_is_left_to_workers(
         assert {(await reader.get(handle.id)).state for handle in handles} == {State.SUCCEEDED}
 
 
+@granted_to("producer")
+async def test_what_a_producer_enqueues_is_in_statistics_that_it_cannot_read(place: Place, granted: str) -> None:
+    producer = App(place.url_of(granted))
+    async with producer.engine:
+        await producer.plain.enqueue(1)
+        with pytest.raises(PermissionDenied):
+            await producer.engine.statistics()
+    async with Engine(place.url) as reader:
+        assert [one.accepted for one in await reader.statistics()] == [1]
+
+
 # ---------------------------------------------------------------- worker
 
 
@@ -314,8 +327,8 @@ async def test_a_worker_runs_a_whole_workload(place: Place, granted: str) -> Non
         await until_state(held, State.CANCELLED)
         await operator.engine.pause("default")
         await operator.engine.resume("default")
-        assert worker.engine.node is not None
-        await operator.engine.cordon(worker.engine.node.id)
+        assert worker.engine._node is not None
+        await operator.engine.cordon(worker.engine._node.id)
         await until(lambda: _is_done(operator.engine))
     assert await operator_sees_no_nodes(place)
 
@@ -348,6 +361,17 @@ async def test_a_worker_takes_over_from_the_dead_and_prunes(place: Place, grante
         await store.unregister(live.node_id)
     finally:
         await store.close()
+
+
+@granted_to("worker")
+async def test_a_worker_declares_another_retention_without_an_entry_in_the_audit(place: Place, granted: str) -> None:
+    first, hasty = App(place.url), App(place.url_of(granted), retention=Retention(succeeded="1h"))
+    async with first.engine:
+        async with first.engine.worker():
+            pass
+        async with hasty.engine.worker():
+            assert (await first.engine.retention()).succeeded == 3600
+        assert await first.engine.audit() == []
 
 
 @granted_to("worker")
@@ -437,7 +461,7 @@ async def test_an_operator_does_everything_that_operators_do(place: Place, grant
     owner, operator = App(place.url), App(place.url_of(granted))
     async with owner.engine.worker(), operator.engine:
         engine = operator.engine
-        assert owner.engine.node is not None
+        assert owner.engine._node is not None
         await engine.pause("default")
         ready = await owner.plain.enqueue(1)
         first, second = await owner.lined.enqueue_many([("ada",)] * 2)
@@ -451,6 +475,8 @@ async def test_an_operator_does_everything_that_operators_do(place: Place, grant
         assert await engine.cancel(first.id)
         assert await engine.cancel_group(group.id) == 2
         await engine.set_limit("license", 5)
+        await engine.set_retention(Retention(failed="90d"))
+        assert (await engine.status()).overdue == 0
         await engine.set_limit("key:lined", 3)
         await engine.set_servers("gpu", {"a": 4, "c": 1})
         assert (await ended(owner, commands_without_server)).state in (State.FAILED, State.SUCCEEDED)
@@ -462,12 +488,33 @@ async def test_an_operator_does_everything_that_operators_do(place: Place, grant
         await until_state(held, State.RUNNING)
         assert await engine.cancel(held.id)
         await until_state(held, State.CANCELLED)
-        await engine.cordon(owner.engine.node.id)
-        await engine.uncordon(owner.engine.node.id)
+        await engine.cordon(owner.engine._node.id)
+        await engine.uncordon(owner.engine._node.id)
         assert {server.address for server in await engine.servers()} == {"a", "c"}
         assert {entry.verb for entry in await engine.audit()} >= {"pause", "resume", "set_limit", "set_servers"}
-        await engine.drain(owner.engine.node.id)
-        await owner.engine.node.stopped()
+        await engine.drain(owner.engine._node.id)
+        await owner.engine._node.stopped()
+
+
+@granted_to("operator")
+async def test_an_operator_carries_out_what_callers_of_a_server_request(place: Place, granted: str) -> None:
+    owner, operator = App(place.url), App(place.url_of(granted))
+    async with owner.engine, operator.engine:
+        control, store = operator.engine._control, operator.engine._store
+        ready, other = await owner.plain.enqueue(1), await owner.plain.enqueue(2)
+        assert all(moved.done for moved in await control.reschedule([ready.id], delay=3_600_000_000))
+        assert all(moved.done for moved in await control.set_priority([ready.id], 5))
+        assert all(moved.done for moved in await control.update_meta([ready.id], {"customer": 42}))
+        assert await operator.engine.cancel_all(kind="plain") == 2
+        assert await operator.engine.retry_all(state="cancelled") == 2
+        assert (await operator.engine.audit())[0].outcome == "2 tasks retried"
+        flow = await owner.engine.chain([owner.plain.call(3), owner.plain.call(4)]).enqueue()
+        assert (await control.cancel_group(flow.id)).outcome == "2 tasks cancelled"
+        assert (await control.retry_flow(flow.id)).outcome == "2 tasks retried"
+        task = owner.plain.call(5).to_new_task()
+        first = await store.insert_for(task, "ada", "request")
+        assert await store.insert_for(task, "ada", "request") == Insertion(first.id, False, None)
+        assert all(moved.done for moved in await control.delete([other.id]))
 
 
 async def ended(app: App, handle: Any) -> Any:
@@ -491,6 +538,102 @@ async def test_an_operator_runs_nothing_and_rewrites_nothing(place: Place, grant
         *NOT_FOR_THOSE_WHO_DO_NOT_RUN,
         *NOT_FOR_ANY,
     )
+
+
+# ---------------------------------------------------------------- schedules
+
+READS: Final = ("list", "get")
+DEFINITIONS: Final = ("create", "update")
+ACTIONS: Final = ("pause", "resume", "run plain", "run keyed", "run in a key queue", "delete")
+MAY: Final[dict[str, tuple[str, ...]]] = {
+    "producer": (),
+    "worker": (*READS, *DEFINITIONS),
+    "viewer": READS,
+    "operator": (*READS, *DEFINITIONS, *ACTIONS),
+}
+"""What each role can do with schedules. A worker also declares those of its code, and fires all that are due."""
+
+
+async def add_schedules(app: App) -> None:
+    """Schedules of each kind of task, made by the owner of the tables."""
+    calls: dict[str, Call[Any]] = {
+        "plain": app.plain.call(1),
+        "keyed": app.plain.with_options(key="one").call(2),
+        "in a key queue": app.lined.call("ada"),
+    }
+    for name, call in calls.items():
+        await app.engine.schedules.create(name, call, every="1h")
+
+
+def operations_of(app: App) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Each operation of schedules, in an order in which all of them can be done."""
+    schedules = app.engine.schedules
+    return {
+        "list": lambda: schedules.list(),
+        "get": lambda: schedules.get("plain"),
+        "create": lambda: schedules.create("mine", app.plain.call(), every="1h"),
+        "update": lambda: schedules.update("plain", overlap="queue"),
+        "pause": lambda: schedules.pause("plain"),
+        "resume": lambda: schedules.resume("plain"),
+        "run plain": lambda: schedules.run_now("plain"),
+        "run keyed": lambda: schedules.run_now("keyed"),
+        "run in a key queue": lambda: schedules.run_now("in a key queue"),
+        "delete": lambda: schedules.delete("keyed"),
+    }
+
+
+@pytest.mark.parametrize("granted", ROLES, indirect=True)
+async def test_each_role_does_with_schedules_what_it_may_and_nothing_else(
+    place: Place, granted: str, request: pytest.FixtureRequest
+) -> None:
+    may = MAY[request.node.callspec.params["granted"]]
+    owner, app = App(place.url), App(place.url_of(granted))
+    async with owner.engine, app.engine:
+        await add_schedules(owner)
+        for name, operation in operations_of(app).items():
+            before = await owner.engine.schedules.list(), len(await owner.engine.tasks()), await owner.engine.audit()
+            if name in may:
+                await operation()
+                continue
+            with pytest.raises(PermissionDenied, match="--print-grants"):
+                await operation()
+            after = await owner.engine.schedules.list(), len(await owner.engine.tasks()), await owner.engine.audit()
+            assert after == before, name
+        created = [task for task in await owner.engine.tasks() if task.kind in ("plain", "lined")]
+        assert len(created) == sum(name.startswith("run") for name in may)
+
+
+@granted_to("worker")
+async def test_a_worker_declares_and_fires_schedules(place: Place, granted: str) -> None:
+    owner, worker = App(place.url), App(place.url_of(granted))
+    worker.engine.every("1h", name="declared")(worker.plain)
+    async with owner.engine:
+        await owner.engine.schedules.create("made", owner.lined.call("eve"), every="0.2s", overlap="queue")
+        async with worker.engine.worker():
+            await until(lambda: has_fired(owner.engine, "made"))
+        assert (await owner.engine.schedules.get("declared")).is_declared
+
+
+async def has_fired(engine: Engine, name: str) -> bool:
+    return (await engine.schedules.get(name)).times_fired > 0
+
+
+@granted_to("operator")
+async def test_an_operator_retries_what_was_refused_or_is_suspect(place: Place, granted: str) -> None:
+    owner, operator = App(place.url), App(place.url_of(granted))
+    async with owner.engine, operator.engine:
+        store = owner.engine._store
+        handle = await owner.plain.enqueue()
+        dead, live = await Worker.start(store, "dead"), await Worker.start(store, "live")
+        await dead.claim("plain")
+        await store.reap([dead.node_id], 10)
+        (claim,) = await live.claim_rooms(
+            KindRequest(kind="plain", count=1), totals=dict(EMPTY_NODE), free=dict(EMPTY_NODE)
+        )
+        await live.finish(claim, OUTCOMES["succeeded"])
+        await operator.engine.retry(handle.id)
+        record = await operator.engine.get(handle.id)
+        assert (record.state, record.is_suspect, record.requirements) == (State.READY, False, "")
 
 
 class LeastStore(PostgresStore):

@@ -7,6 +7,7 @@ role decides.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import asyncpg
 import psycopg
@@ -14,7 +15,7 @@ import pytest
 from tests.pgbouncer_server import pooled_url
 from tests.postgres_server import SCHEMA, administer, distributed_url, server_url, store_url
 
-from synergon import Context, Engine, KeyConflict, OptionError
+from synergon import Context, Engine, Handle, KeyConflict, OptionError
 from synergon.stores.postgres import PostgresStore
 
 TRAPS = {
@@ -95,7 +96,7 @@ async def test_a_worker_and_a_producer_call_no_function_of_others(url: str) -> N
 
     async with engine.worker():
         calls = [limited.with_options(tags=["a"]).call() for _ in range(3)]
-        handles = await engine.enqueue(calls)
+        handles: list[Handle[Any]] = [*await engine.enqueue(calls)]
         handles += await plain.enqueue_many([(number,) for number in range(20)])
         handles.append(await plain.with_options(delay=0.05, expires_in=60).enqueue(30))
         for handle in handles:

@@ -1,4 +1,4 @@
-"""Claims of one kind, or while there is more than is asked for, by shorter statements: nothing else is different."""
+"""Claims of one kind, by a shorter statement, and of several kinds: nothing else is different."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from synergon.errors import LeaseLost
 from synergon.model.claims import Claims
 from synergon.model.operator_actions import NewAction
 from synergon.stores.postgres import PostgresStore
-from synergon.stores.postgres.claim import MANY
 
 __all__ = ["said"]
 
+MANY: Final = 50
 STATE: Final[dict[str, Any]] = {"totals": amounts(cpu=1), "free": amounts(cpu=1)}
 
 
@@ -62,9 +62,9 @@ async def flow(store: PostgresStore, worker: Worker, said: list[str]) -> Flow:
     return flow
 
 
-def shorter(kinds: tuple[str, ...]) -> str:
-    """The statement that serves these."""
-    return "claim_kind" if len(kinds) == 1 else "claim_more"
+def statements(kinds: tuple[str, ...]) -> list[str]:
+    """The statements that serve these, if nothing is claimed."""
+    return ["claim_kind", "claim"] if len(kinds) == 1 else ["claim"]
 
 
 async def test_all_are_taken_in_their_order_until_nothing_is_left(store: PostgresStore, flow: Flow) -> None:
@@ -75,25 +75,12 @@ async def test_all_are_taken_in_their_order_until_nothing_is_left(store: Postgre
     taken: list[int] = []
     for _ in range(2):
         claims, asked = await flow.claim("work", "other")
-        assert (len(claims), asked) == (MANY, ["claim_more"])
+        assert (len(claims), asked) == (MANY, ["claim"])
         assert {(claim.claim_no, claim.attempts) for claim in claims} == {(1, 1)}
         taken += ids_of(claims)
     claims, asked = await flow.claim("work", "other")
-    assert (taken + ids_of(claims), asked) == (in_order, ["claim_more"])
+    assert (taken + ids_of(claims), asked) == (in_order, ["claim"])
     assert await flow.claim("work", "other") == ([], ["claim"])
-
-
-async def test_one_that_asks_for_few_or_for_few_of_a_kind_goes_the_usual_way(
-    store: PostgresStore, worker: Worker, flow: Flow, said: list[str]
-) -> None:
-    ids = await add_many(store, 2 * MANY)
-    claims, asked = await flow.claim("work", "other", limit=MANY - 1)
-    assert (ids_of(claims), asked) == (ids[: MANY - 1], ["claim"])
-    said.clear()
-    few = kind_request("other")
-    claims = await worker.claim_rooms(kind_request(), type(few)(kind="other", count=1), limit=MANY, **STATE)
-    await written_down()
-    assert (len(claims), said) == (MANY, ["claim"])
 
 
 async def test_one_kind_is_asked_for_shortly_however_few_there_are(
@@ -124,7 +111,7 @@ async def test_what_is_paused_has_expired_or_is_of_another_queue_is_left(
     await add_many(store, 3, expires_in=0)
     await store.pause(["mail"])
     claims, asked = await flow.claim(*kinds, queues=frozenset({"default", "mail"}))
-    assert (ids_of(claims), asked) == (ids, [shorter(kinds)])
+    assert (ids_of(claims), asked) == (ids, statements(kinds)[:1])
 
 
 @pytest.mark.parametrize("kinds", KINDS)
@@ -134,7 +121,7 @@ async def test_a_task_that_demands_something_is_weighed(
     plain = await add_many(store, 3)
     (first,) = await add_many(store, 1, requirements=demands(cpu=1), priority=1)
     claims, asked = await flow.claim(*kinds)
-    assert (ids_of(claims), asked) == ([first, *plain], [shorter(kinds), "claim", "ready_groups", *WEIGHED])
+    assert (ids_of(claims), asked) == ([first, *plain], [*statements(kinds), "ready_groups", *WEIGHED])
 
 
 @pytest.mark.parametrize("kinds", KINDS)
@@ -144,7 +131,7 @@ async def test_a_node_that_is_cordoned_meanwhile_gets_nothing_and_learns_why(
     await add_many(store, 3)
     await store.act(NewAction(verb="cordon", subject=worker.node_id, who="ada"))
     claims, asked = await flow.claim(*kinds)
-    assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, [shorter(kinds), "claim"])
+    assert (ids_of(claims), claims.is_cordoned, asked) == ([], True, statements(kinds))
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -207,7 +207,7 @@ async def test_a_commit_that_met_another_transaction_costs_the_task_nothing(new_
         await gate.until_reached()
         other: asyncpg.Connection[Any] = await asyncpg.connect(server_url())
         await other.execute("SET deadlock_timeout = '1h'; BEGIN")  # the body is the one that is undone
-        schema = engine.store.address.schema  # type: ignore[attr-defined]  # of this one only
+        schema = engine._store.address.schema  # type: ignore[attr-defined]  # of this one only
         await other.execute(f"SELECT 1 FROM {schema}.task WHERE id = $1 FOR UPDATE", handle.id)
         wish = asyncio.create_task(other.execute(f"UPDATE {TABLE} SET word = 'by the other'"))
         question = f"SELECT 1 FROM pg_stat_activity WHERE pid = {other.get_server_pid()} AND wait_event_type = 'Lock'"
@@ -220,3 +220,46 @@ async def test_a_commit_that_met_another_transaction_costs_the_task_nothing(new_
         record = await handle.status()
         assert (record.attempts, record.errors) == (1, ())
     assert words() == ["by the body"]
+
+
+async def test_functions_wait_for_a_connection_for_longer_than_a_call_may_take(new_engine: NewEngine) -> None:
+    engine = new_engine(f"{store_url()}&pool=2&timeout=1", concurrency=100)
+    at_once: list[int] = []
+    inside = 0
+
+    @engine.task
+    async def write(ctx: Context) -> None:
+        nonlocal inside
+        async with ctx.transaction() as connection:
+            inside += 1
+            at_once.append(inside)
+            await connection.execute("SELECT pg_sleep(0.3)")
+            inside -= 1
+
+    async with engine, engine.worker():
+        handles = await write.enqueue_many([()] * 20)
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
+        assert {(await handle.status()).attempts for handle in handles} == {1}
+    assert max(at_once) == 2
+
+
+async def test_a_function_that_gets_no_connection_runs_again_uncharged(
+    new_engine: NewEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("synergon.stores.postgres.connection.TURN_SECONDS", 0.05)
+    engine = new_engine(store_url(pool=1))
+    gate = Gate()
+
+    @engine.task
+    async def write(ctx: Context) -> None:
+        async with ctx.transaction():
+            await gate.hold()
+
+    async with engine, engine.worker():
+        handles = await write.enqueue_many([()] * 2)
+        await until(lambda: "is not charged: all 1 connections" in caplog.text)
+        gate.open()
+        for handle in handles:
+            await handle.result(timeout=PATIENCE_SECONDS)
+        assert {(await handle.status()).attempts for handle in handles} == {1}

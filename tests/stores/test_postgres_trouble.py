@@ -97,14 +97,31 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_pool_that_is_used_up_says_how_to_have_more() -> None:
+async def test_a_task_function_waits_for_its_turn() -> None:
     store = PostgresStore(store_url(pool=1))
     await store.open()
     body = await store.begin(10.0)
     await add(store)  # bodies hold connections of their own
-    with pytest.raises(StoreUnavailable, match=r"all 1 connections .* \?pool=2"):
-        await store.begin(10.0)
+    following = asyncio.ensure_future(store.begin(10.0))
+    await add(store)
+    assert not following.done()
     await body.rollback()
+    await (await following).rollback()
+    await store.close()
+
+
+async def test_a_task_function_that_gets_no_connection_is_told_how_to_have_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("synergon.stores.postgres.connection.TURN_SECONDS", 0.05)
+    store = PostgresStore(store_url(pool=1))
+    await store.open()
+    body = await store.begin(10.0)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"all 1 connections .* for ctx.transaction\(\) .* \?pool=2"):
+            await store.begin(10.0)
+    await body.rollback()
+    monkeypatch.undo()
     await (await store.begin(10.0)).rollback()
     await store.close()
 
@@ -395,11 +412,12 @@ async def test_a_body_that_goes_on_after_a_failed_statement_is_told(store: Postg
     with pytest.raises(asyncpg.PostgresError):
         await body.connection.execute("SELECT 1 / 0")
     with pytest.raises(StoreError, match="failed and the task function went on"):
-        await body.finish(settlement_of(claim, SUCCEEDED))
+        await body.finish([settlement_of(claim, SUCCEEDED)])
     body = await store.begin(10.0)
     async with body.connection.transaction():
         await body.connection.execute("SELECT 1")
-    assert (await body.finish(settlement_of(claim, SUCCEEDED))).state is not None
+    (verdict,) = await body.finish([settlement_of(claim, SUCCEEDED)])
+    assert verdict.state is not None
 
 
 # ---------------------------------------------------------------- a pooler in between
@@ -461,7 +479,7 @@ async def test_a_host_that_is_silent_does_not_keep_an_engine_from_the_next_one()
 
         async with engine.worker():
             assert await (await work.enqueue()).result(timeout=PATIENCE_SECONDS) == 7
-            store = cast("PostgresStore", engine.store)
+            store = cast("PostgresStore", engine._store)
             assert "silent" not in store.address.hosts.dsns[0], "the host that answers is asked first from now on"
 
 

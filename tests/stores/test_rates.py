@@ -29,7 +29,7 @@ READY, WAITING, RUNNING, SCHEDULED = State.READY, State.WAITING, State.RUNNING, 
 
 
 async def declare_rate(store: Store, every: int, burst: int = 1, value: int | None = None) -> None:
-    await store.declare([NewLimit(name="key:work", value=value, rate=NewRate(every=every, burst=burst))], [])
+    await store.declare([NewLimit(name="key:work", value=value, rate=NewRate(per=every, burst=burst))], [])
 
 
 async def claim(worker: Worker, limit: int = 1000) -> list[Claim]:
@@ -66,7 +66,7 @@ async def test_what_a_rate_remembers_tells_a_turn_from_a_moment_that_somebody_ch
     await claim(worker)
     next_at = await store.next_start("work", "ada")
     assert next_at is not None
-    assert await run_at(store, ids[3]) == next_start(NewRate(every=HOUR, burst=3), next_at, 0)
+    assert await run_at(store, ids[3]) == next_start(NewRate(per=HOUR, burst=3), next_at, 0)
     assert await run_at(store, later) > await run_at(store, ids[3])
     assert await store.next_start("work", "bob") is None
     assert await store.next_start("other", "ada") is None
@@ -212,12 +212,12 @@ async def test_a_line_that_has_rested_has_its_burst_again(store: Store, worker: 
 async def test_a_rate_on_record_is_told_and_a_new_one_takes_over(store: Store) -> None:
     await declare_rate(store, HOUR, burst=2, value=7)
     (limit,) = await store.limits()
-    assert limit.rate == NewRate(every=HOUR, burst=2)
+    assert limit.rate == NewRate(per=HOUR, burst=2)
     ids = await add_many(store, 4, limit_key="ada")
     assert await states(store, ids) == [READY] * 2 + [WAITING] * 2
     await store.set_limit("key:work", 3)
     (limit,) = await store.limits()
-    assert (limit.value, limit.rate) == (3, NewRate(every=HOUR, burst=2))
+    assert (limit.value, limit.rate) == (3, NewRate(per=HOUR, burst=2))
     await declare_rate(store, HOUR, burst=9, value=7)
     assert await states(store, ids) == [READY] * 4
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.stores.actions import HOUR, OUTCOMES, Worker, listed
+from tests.support import TOO_DEEPLY_NESTED
 
 from synergon.errors import OptionError
 from synergon.model.lifecycle import State
@@ -17,6 +18,7 @@ from synergon.model.record import from_datetime
 from synergon.model.schedules import FiredTask, NewSchedule, ScheduleRecord
 from synergon.model.tasks import NewTask
 from synergon.options.overrides import Overrides
+from synergon.options.timetable import Due, Timetable
 from synergon.stores.base import Store
 from synergon.stores.base_store import BaseStore
 from synergon.stores.rows import ScheduleRow
@@ -289,6 +291,45 @@ async def test_during_a_pause_occurrences_are_skipped_and_a_resume_does_not_catc
     assert len(await fire(store)) == 1
 
 
+async def test_a_resume_skips_the_occurrences_of_a_pause_in_which_no_node_ran(store: Store) -> None:
+    assert await store.create_schedule(every(10, missed="all", overlap="queue"))
+    await act(store, "pause_schedule")
+    await outage(store, 35)
+    assert (await act(store, "resume_schedule")).outcome == "resumed"
+    record = await get(store)
+    assert (numbers(record), record.reason, record.state) == ((0, 0, 3), "the schedule is paused", "active")
+    assert await fire(store) == []
+    await outage(store, 10)
+    assert len(await fire(store)) == 1
+    assert numbers(await get(store)) == (1, 0, 3)
+
+
+@pytest.mark.parametrize("options", [{"every": 100_000}, {"cron": "* * * * *"}])
+async def test_a_resume_after_a_year_takes_little_work(
+    store: Store, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Due] = []
+    due = Timetable.due
+
+    def counted(timetable: Timetable, first: int, now: int, keep: int) -> Due:
+        steps.append(due(timetable, first, now, keep))
+        return steps[-1]
+
+    monkeypatch.setattr(Timetable, "due", counted)
+    task = NewTask(kind="work")
+    assert await store.create_schedule(NewSchedule(name="report", task=task, **options))
+    await act(store, "pause_schedule")
+    await outage(store, 365 * 24 * 60)
+    assert (await act(store, "resume_schedule")).outcome == "resumed"
+    record = await get(store)
+    assert len(steps) <= 10
+    assert max(len(step.moments) for step in steps) <= 1
+    assert record.times_skipped >= 2000
+    assert (record.times_fired, record.times_missed) == (0, 0)
+    assert record.next_at is not None
+    assert from_datetime(record.next_at) > await store.now() - MINUTE
+
+
 async def act(store: Store, verb: Any, name: str = "report") -> Any:
     return await store.act(NewAction(verb=verb, subject=name, who="ada"))
 
@@ -373,6 +414,72 @@ async def test_an_update_of_the_task_alone_leaves_the_grid(store: Store) -> None
     assert (changed.next_at, changed.kind) == (created.next_at, "other")
 
 
+async def test_an_update_while_an_occurrence_waits_for_its_jitter_leaves_the_occurrence(store: Store) -> None:
+    assert await store.create_schedule(every(10, jitter=9 * MINUTE))
+    await outage(store, 10)
+    await change(store, due_at=await store.now() + MINUTE)
+    before = await row_of(store)
+    changed = await store.update_schedule("report", {"task": NewTask(kind="other"), "jitter": 0})
+    assert changed is not None
+    assert (await row_of(store)).next_at == before.next_at
+    (task,) = await fire(store)
+    assert (task.kind, numbers(await get(store))) == ("other", (1, 0, 0))
+
+
+async def test_an_update_that_drops_an_occurrence_which_waits_for_its_jitter_counts_it(store: Store) -> None:
+    assert await store.create_schedule(every(10, jitter=9 * MINUTE))
+    await outage(store, 10)
+    await change(store, due_at=await store.now() + MINUTE)
+    changed = await store.update_schedule("report", {"every": 20 * MINUTE})
+    assert changed is not None
+    assert (numbers(changed), changed.reason) == ((0, 0, 1), "the schedule was changed before it was due")
+    assert changed.next_at is not None
+    assert from_datetime(changed.next_at) > await store.now()
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_change_after_the_clock_was_set_back_loses_no_occurrence_that_waits_for_its_jitter(
+    store: Store, is_dropped: bool
+) -> None:
+    assert await store.create_schedule(every(10, jitter=9 * MINUTE))
+    waiting = (await row_of(store)).next_at
+    assert waiting is not None
+    # The occurrence before was counted, late, when this one waited for its jitter. Then the clock was set back.
+    counted = waiting + MINUTE
+    await change(store, due_at=counted + MINUTE, skipped=1, reason="task 1 has not ended", reason_at=counted)
+    changes = {"every": 7 * MINUTE} if is_dropped else {"task": NewTask(kind="other")}
+    changed = await store.update_schedule("report", changes | {"jitter": 0})
+    row = await row_of(store)
+    assert changed is not None
+    assert row.next_at is not None
+    if is_dropped:
+        assert (numbers(changed), row.reason_at) == ((0, 0, 2), counted)
+        assert row.next_at > counted
+    else:
+        assert (numbers(changed), row.next_at) == ((0, 0, 1), waiting)
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+async def test_a_change_after_the_clock_was_set_back_makes_no_occurrence_due_again(
+    store: Store, is_declared: bool
+) -> None:
+    if is_declared:
+        await store.declare_schedules([every(10)])
+    else:
+        assert await store.create_schedule(every(10))
+    await outage(store, 10)
+    assert len(await fire(store, "report")) == 1
+    fired = (await row_of(store)).last_at
+    assert fired is not None
+    await outage(store, -60)
+    await change(store, last_at=fired + HOUR)
+    if is_declared:
+        await store.declare_schedules([every(10, kind="other")])
+    else:
+        assert await store.update_schedule("report", {"task": NewTask(kind="other")})
+    assert (await row_of(store)).next_at == fired + HOUR + 10 * MINUTE
+
+
 async def test_an_update_that_does_not_fit_changes_nothing(store: Store) -> None:
     before = await store.create_schedule(every(10))
     with pytest.raises(OptionError, match="overlap"):
@@ -449,9 +556,16 @@ async def test_workers_that_start_at_once_declare_each_schedule_once(store: Stor
         b'{"name":"report","task":{"kind":"work"},"every":10000000,"jitter":-1}',
         b'{"name":"report","task":{"kind":"work"},"every":10000000,"ends_at":9223372036854775807}',
         b'{"name":"report","task":{"kind":"work","priority":9223372036854775808},"every":10000000}',
+        *(
+            b'{"name":"report","task":{"kind":"work",%b},"every":10000000}' % field
+            for field in (b'"units":0', b'"keep_for":-1', b'"max_attempts":0', b'"after":[{"task_id":4711}]')
+        ),
         b'{"name":"report","task":{"kind":"wo\\u0000rk"},"every":10000000}',
         b'{"name":"report","task":{"kind":"work","overrides":"WzFd"},"every":10000000}',
-        b'{"name":"report","task":{"kind":"work"},"every":10000000,"newer":%b}' % (b"[" * 5000 + b"]" * 5000),
+        pytest.param(
+            b'{"name":"report","task":{"kind":"work"},"every":10000000,"newer":%b}' % TOO_DEEPLY_NESTED.encode(),
+            id="deep",
+        ),
     ],
 )
 async def test_a_row_that_cannot_be_read_harms_no_other_and_is_tried_again_later(

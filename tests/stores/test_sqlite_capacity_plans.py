@@ -17,11 +17,10 @@ from tests.stores.conftest import make_folder
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest
 from synergon.model.requirements import parse_requirements
 from synergon.stores.session import drive
-from synergon.stores.sqlite import candidates, nodes, schema
+from synergon.stores.sqlite import candidates, leases, schema
 from synergon.stores.sqlite.claim import claim
-from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import IssuedIds, Transaction
 from synergon.stores.statements import statements
 
 SQL: Final = statements("sqlite")
@@ -63,7 +62,7 @@ def file_with(lots: Sequence[Lot]) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("BEGIN")
             transaction = Transaction(connection, IssuedIds(path))
-            nodes.register(transaction, new_node("node"))
+            leases.register(transaction, new_node("node"))
             transaction.flush()
             for lot in lots:
                 connection.execute(
@@ -151,7 +150,7 @@ def test_a_node_that_can_run_one_of_many_demands_looks_at_nothing_else(
 
 
 def test_a_look_passes_over_what_could_never_run_here(crowd: sqlite3.Connection, few: sqlite3.Connection) -> None:
-    later = CandidateQuery(kind_request=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, ROWS))
+    later = CandidateQuery(kind_request=WORK, labels=frozenset({"here"}), totals=amounts(cpu=8), after=(1, 0, ROWS))
     beside_many, beside_few = (measure(one, partial(candidates.read_candidates, query=later)) for one in (crowd, few))
     assert [record.requirements for record in beside_many.answer] == [FIT] * 3
     assert beside_many.steps <= beside_few.steps * 1.1
@@ -161,7 +160,7 @@ def test_ten_thousand_that_were_looked_at_do_not_slow_the_look_at_the_next(crowd
     (first,) = crowd.execute("SELECT min(id) FROM synergon_task WHERE requirements = ?", (UNFIT[2],)).fetchone()
     looks = [
         CandidateQuery(
-            kind_request=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, first + seen), limit=10
+            kind_request=WORK, totals=amounts(cpu=8), labels=frozenset({"here"}), after=(1, 0, first + seen), limit=10
         )
         for seen in (10, 10_000)
     ]
@@ -241,10 +240,14 @@ def test_a_lane_is_read_in_order(planner: sqlite3.Connection) -> None:
 
 
 def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection) -> None:
-    position = {"kind": "work", "priority": 0, "id": 1, "limit": 1000}
-    first, second = plan(planner, "ahead_in_ready_group", queue="default", requirements=FIT, **position)
+    position = {"kind": "work", "priority": 0, "fair_tag": 0, "id": 1, "limit": 1000}
+    first, second, third = plan(planner, "ahead_in_ready_group", queue="default", requirements=FIT, **position)
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority>?)" in first
-    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND id<?)" in second
+    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND fair_tag<?)" in second
+    assert (
+        "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND fair_tag=? AND id<?)"
+        in third
+    )
     first, second = plan(planner, "ahead_in_key_queue", state="waiting", limit_key="key", **position)
     assert "COVERING INDEX synergon_task_key_queue (kind=? AND state=? AND limit_key=? AND priority>?)" in first
     assert (

@@ -17,8 +17,7 @@ from tests.stores.test_endings import rest_ids
 
 from synergon.model.lifecycle import FINAL
 from synergon.stores.sqlite import SqliteStore, schema
-from synergon.stores.sqlite.issued_ids import IssuedIds
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import IssuedIds, Transaction
 from synergon.stores.statements import statements
 
 ROOT = Path(__file__).parents[2]

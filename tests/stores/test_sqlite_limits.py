@@ -138,8 +138,8 @@ async def test_more_lines_than_fit_into_one_statement_are_put_in_order(store: Sq
 
 
 async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: SqliteStore) -> None:
-    await store.declare([NewLimit(name="key:work", value=None, rate=NewRate(every=HOUR))], [])
-    await store.declare([NewLimit(name="key:quick", value=None, rate=NewRate(every=1))], [])
+    await store.declare([NewLimit(name="key:work", value=None, rate=NewRate(per=HOUR))], [])
+    await store.declare([NewLimit(name="key:quick", value=None, rate=NewRate(per=1))], [])
     worker = await Worker.start(store)
     await add(store, limit_key="ada")
     await add(store, kind="quick", limit_key="ada")
@@ -157,7 +157,7 @@ async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: S
         "state = 'waiting'",
         "holds = 'license'",
         "slot = 1",
-        "after_group = 1",
+        "is_dependent = 1",
         "is_command = 2",
         "state = 'running', node_id = 'node', slot = 1",
         "state = 'running', node_id = 'node', reserved_by = 'node', reserved_until = 1",

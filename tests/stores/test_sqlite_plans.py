@@ -138,5 +138,34 @@ def test_due_and_scheduled_tasks_of_a_key_queue_are_found_by_their_moment(planne
 def test_whether_a_group_has_live_tasks_is_one_probe(planner: sqlite3.Connection) -> None:
     steps = plan(planner, "end_empty_groups", NOW, "[1, 2]")
     assert any("synergon_task_group (group_id=?)" in step for step in steps)
-    (step,) = plan(planner, "release_followers", NOW, "[1, 2]")
-    assert "synergon_task_after (after_group=?)" in step
+
+
+def test_dependents_are_found_by_what_they_need(planner: sqlite3.Connection) -> None:
+    for name in ("open_dependents", "dependents", "doomed", "cancelled_with"):
+        assert "synergon_dependency_needed (needs_id=?)" in "".join(all_steps(planner, name, "[1, 2]"))
+    assert "synergon_dependency_needed (needs_id=?)" in "".join(all_steps(planner, "close_dependencies", "[[1, 2]]"))
+
+
+def test_an_open_dependency_is_found_without_reading_the_others(planner: sqlite3.Connection) -> None:
+    steps = all_steps(planner, "release_dependents", NOW, "[1]")
+    assert any("INDEX synergon_dependency_open (task_id=?)" in step for step in steps)
+    assert "synergon_task_unsettled (run_at<?)" in "".join(all_steps(planner, "unsettled", NOW, 100))
+
+
+def all_steps(connection: sqlite3.Connection, name: str, *parameters: Any) -> list[str]:
+    """The steps over all tables."""
+    return [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + SQL[name], parameters)]
+
+
+def test_the_next_turn_of_a_tenant_is_found_by_one_step_in_each_index(planner: sqlite3.Connection) -> None:
+    (first,) = plan(planner, "smallest_ready_tag", "work", "default", "", 0)
+    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND fair_tag>?)" in first
+    (tenant,) = plan(planner, "largest_live_tags", '[["work", 0, "acme"]]')
+    (oldest,) = plan(planner, "oldest_with_tags", "work", "default", "", 0, 10)
+    assert "INDEX synergon_task_oldest (kind=? AND queue=? AND requirements=? AND priority=?)" in oldest
+    assert "INDEX synergon_task_tenant (kind=? AND fair_key=? AND priority=? AND fair_tag>?)" in tenant
+
+
+def test_tasks_are_claimed_in_the_order_of_turns_without_sorting(planner: sqlite3.Connection) -> None:
+    (ready,) = plan(planner, "ready", "work", "default", "", NOW, 100)
+    assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=?)" in ready

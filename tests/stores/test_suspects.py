@@ -6,7 +6,7 @@ import pytest
 from tests.stores.actions import EMPTY_NODE, KIND, OUTCOMES, Worker, add, add_many, demands, read
 
 from synergon.model.claims import ClaimRequest, Claims, KindRequest
-from synergon.model.lifecycle import State
+from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import HandedBack, KeyAssigned
 from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
 from synergon.model.tasks import Reprioritizing
@@ -114,13 +114,42 @@ async def test_a_task_that_takes_the_key_of_a_suspect_is_none(store: Store, work
     assert (record.is_suspect, record.owner_deaths) == (False, 0)
 
 
-async def test_a_suspect_that_ended_is_isolated_again_when_it_is_retried(store: Store, worker: Worker) -> None:
-    (task_id,) = await make_suspects(store)
-    (taken,) = await claim(worker)
-    await worker.finish(taken, OUTCOMES["succeeded"])
+@pytest.mark.parametrize("text", ["", demands(cpu=1)])
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+async def test_a_suspect_that_ended_is_none_and_neither_when_it_is_retried(
+    store: Store, worker: Worker, text: str, outcome: str
+) -> None:
+    (task_id,) = await make_suspects(store, requirements=text)
+    (taken,) = await claim(worker, MACHINE)
+    await worker.finish(taken, OUTCOMES[outcome])
+    assert not (await read(store, task_id)).is_suspect
     await store.retry([task_id])
     record = await read(store, task_id)
-    assert (record.state, record.is_suspect, record.owner_deaths) == (State.READY, True, 0)
+    assert (record.state, record.is_suspect, record.owner_deaths) == (State.READY, False, 0)
+    assert record.requirements == text
+
+
+async def test_a_suspect_that_was_cancelled_before_an_attempt_ended_stays_one(store: Store) -> None:
+    (task_id,) = await make_suspects(store)
+    await store.cancel([task_id])
+    assert (await read(store, task_id)).is_suspect
+    await store.retry([task_id])
+    assert (await read(store, task_id)).is_suspect
+
+
+async def test_a_task_that_crashed_to_its_end_is_isolated_again_when_it_is_retried(
+    store: Store, worker: Worker
+) -> None:
+    task_id = await add(store)
+    state = State.READY
+    while not state.is_final:
+        (taken,) = await claim(worker)
+        state = (await worker.finish(taken, OUTCOMES["crashed"])).state or state
+    record = await read(store, task_id)
+    assert (record.reason, record.is_suspect) == (Reason.CRASHED, True)
+    await store.retry([task_id])
+    record = await read(store, task_id)
+    assert (record.state, record.is_suspect, record.crashes) == (State.READY, True, 0)
 
 
 # ---------------------------------------------------------------- in a child process

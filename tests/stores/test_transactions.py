@@ -210,10 +210,10 @@ async def test_what_the_body_wrote_its_children_and_its_success_are_one_commit(
     transactional: Store, claimed: Any, body: TaskTransaction, caller: Caller
 ) -> None:
     assert await caller.words() == []
-    verdict = await body.finish(settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),))))
+    (verdict,) = await body.finish([settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),)))])
     assert verdict.state is State.SUCCEEDED
     assert await caller.words() == ["by the body"]
-    assert await listed(transactional, kind="child") == list(verdict.child_ids)
+    assert await listed(transactional, kinds=("child",)) == list(verdict.child_ids)
     assert await state_of(transactional, claimed.id) is State.SUCCEEDED
 
 
@@ -229,7 +229,7 @@ async def test_a_rollback_undoes_what_the_body_wrote(
 async def test_a_rollback_after_the_finish_does_nothing(
     transactional: Store, claimed: Any, body: TaskTransaction, caller: Caller
 ) -> None:
-    await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+    await body.finish([settlement_of(claimed, OUTCOMES["succeeded"])])
     await body.rollback()
     assert await caller.words() == ["by the body"]
     assert await state_of(transactional, claimed.id) is State.SUCCEEDED
@@ -239,10 +239,10 @@ async def test_a_stale_claim_rolls_everything_back(transactional: Store, claimed
     await transactional.reap(["before"], 10)
     body = await transactional.begin(HOLD_SECONDS)
     await write(body.connection, caller.table, "by the body")
-    verdict = await body.finish(settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),))))
+    (verdict,) = await body.finish([settlement_of(claimed, Succeeded(children=(NewTask(kind="child"),)))])
     assert verdict.state is None
     assert await caller.words() == []
-    assert await listed(transactional, kind="child") == []
+    assert await listed(transactional, kinds=("child",)) == []
 
 
 async def test_what_somebody_wants_cancelled_rolls_everything_back(
@@ -251,7 +251,7 @@ async def test_what_somebody_wants_cancelled_rolls_everything_back(
     await transactional.cancel([claimed.id])
     body = await transactional.begin(HOLD_SECONDS)
     await write(body.connection, caller.table, "by the body")
-    verdict = await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+    (verdict,) = await body.finish([settlement_of(claimed, OUTCOMES["succeeded"])])
     assert verdict.state is State.CANCELLED
     assert await caller.words() == []
     assert await state_of(transactional, claimed.id) is State.RUNNING, "its outcome takes the usual way"
@@ -278,7 +278,7 @@ async def test_a_transaction_that_is_held_too_long_is_rolled_back(
         await add(transactional)  # waits until the lock is free again
         await until(lambda: _is_over(body))
     with pytest.raises(StoreError):
-        await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+        await body.finish([settlement_of(claimed, OUTCOMES["succeeded"])])
     await body.rollback()
     assert await caller.words() == []
     assert await state_of(transactional, claimed.id) is State.RUNNING
@@ -293,6 +293,6 @@ async def test_a_body_that_commits_by_itself_is_found_out(transactional: Store, 
         for word in own_ending:
             await Caller(body.connection, caller.table).do(word)
         with pytest.raises(StoreError, match="leave that to synergon"):
-            await body.finish(settlement_of(claimed, OUTCOMES["succeeded"]))
+            await body.finish([settlement_of(claimed, OUTCOMES["succeeded"])])
         await body.rollback()
     assert await state_of(transactional, claimed.id) is State.RUNNING

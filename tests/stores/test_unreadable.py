@@ -10,18 +10,20 @@ from typing import Any, Final
 
 import pytest
 from tests.postgres_server import administer
-from tests.stores.actions import ERROR, KIND, Worker, add, demands, listed, new_node, read
+from tests.stores.actions import ERROR, HOUR, KIND, Worker, add, demands, listed, new_node, read
 from tests.stores.conftest import make_folder, make_store
+from tests.support import NESTED, TOO_DEEPLY_NESTED
 
 from synergon.model.claims import LAST_ATTEMPT, LAST_CLAIM_NO
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import Failed, Retrying, Succeeded
+from synergon.model.task_statistics import KindNumbers, Numbers, StatisticsQuery
 from synergon.stores.base import Store
 from synergon.stores.postgres import PostgresStore
+from synergon.stores.rules.statistics import start_of
 from synergon.stores.sqlite import SqliteStore
 
-DEEP: Final = "[" * 5000 + "]" * 5000
-BLOBS: Final = ("overrides", "meta", "progress", "errors", "payload", "process", "published")
+BLOBS: Final = ("overrides", "meta", "progress", "errors", "ended_attempts", "payload", "process", "published")
 """Columns that SQLite keeps as bytes."""
 
 
@@ -46,7 +48,7 @@ def damage(store: Store, row_id: int | str, column: str, value: Any, table: str 
 # ---------------------------------------------------------------- claims
 
 
-@pytest.mark.parametrize("text", ["{", DEEP, '{"cost": {"cpu": 0}}', '{"left_to_kind": ["colour"]}', '{"needs": 7}'])
+@pytest.mark.parametrize("text", ["{", NESTED, '{"cost": {"cpu": 0}}', '{"left_to_kind": ["colour"]}', '{"needs": 7}'])
 async def test_a_task_with_unreadable_requirements_is_claimed_like_others_of_its_kind(
     store: Store, worker: Worker, text: str
 ) -> None:
@@ -86,7 +88,7 @@ async def test_unreadable_tags_are_left_out_of_a_claim(store: Store, worker: Wor
 async def test_a_list_of_errors_that_cannot_be_read_begins_anew(store: Store, worker: Worker) -> None:
     task_id = await add(store)
     claim = await worker.claim_one()
-    damage(store, task_id, "errors", DEEP)
+    damage(store, task_id, "errors", TOO_DEEPLY_NESTED)
     await worker.finish(claim, Retrying(delay=0, error=ERROR))
     record = await read(store, task_id)
     assert [error.message for error in record.errors] == [ERROR.message]
@@ -98,7 +100,7 @@ async def test_a_task_with_unreadable_columns_is_taken_from_an_unreadable_dead_n
 ) -> None:
     task_id = await add(store)
     await worker.claim_one()
-    for column in ("errors", "progress", "meta"):
+    for column in ("errors", "ended_attempts", "progress", "meta"):
         damage(store, task_id, column, "{")
     damage(store, worker.node_id, "process", "{", table="node")
     (reaped,) = await store.reap([worker.node_id], 100)
@@ -106,7 +108,8 @@ async def test_a_task_with_unreadable_columns_is_taken_from_an_unreadable_dead_n
     await store.reap([worker.node_id], 100)  # its row goes with its last task
     await store.register(new_node("other"))
     assert [node.id for node in await store.nodes()] == ["other"]
-    assert "process" not in {value.column for value in store.unreadable}
+    (attempt,) = (await read(store, task_id)).ended_attempts
+    assert (attempt.node_name, attempt.host) == (f"name of {worker.node_id}", None)
 
 
 async def test_the_success_of_a_task_with_unreadable_columns_is_stored(store: Store, worker: Worker) -> None:
@@ -123,8 +126,10 @@ async def test_the_success_of_a_task_with_unreadable_columns_is_stored(store: St
 
 
 @pytest.mark.parametrize("column", ["errors", "meta", "progress", "overrides", "payload", "requirements"])
-@pytest.mark.parametrize("text", ["{", DEEP], ids=["nonsense", "deep"])
+@pytest.mark.parametrize("text", ["{", TOO_DEEPLY_NESTED], ids=["nonsense", "deep"])
 async def test_a_record_names_its_unreadable_columns(store: Store, column: str, text: str) -> None:
+    if column == "requirements" and text == TOO_DEEPLY_NESTED:
+        text = NESTED  # they are in an index
     bad, good = await add(store), await add(store)
     damage(store, bad, column, text)
     assert (await read(store, bad)).unreadable == (column,)
@@ -156,10 +161,47 @@ async def test_a_node_that_cannot_be_read_is_left_out_and_named(store: Store) ->
 
 async def test_a_status_that_cannot_be_read_is_unknown(store: Store) -> None:
     await store.register(new_node("node"))
-    damage(store, "node", "published", DEEP, table="node")
+    damage(store, "node", "published", TOO_DEEPLY_NESTED, table="node")
     (node,) = await store.nodes()
     assert not node.state.is_published
     assert [(value.row, value.column) for value in store.unreadable] == [("node node", "published")]
+
+
+# ---------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        NESTED,
+        '{"accepted": -1}',
+        '{"accepted": 99999999999999999999999}',
+        '{"wait": {"counts": [1, 2]}}',
+        '{"errors": {"a": 7}}',
+    ],
+)
+async def test_statistics_that_cannot_be_read_count_nothing_and_stop_nothing(store: Store, text: str) -> None:
+    now = await store.now()
+    for moment in (now, now - 5 * HOUR):
+        counted = [KindNumbers(kind=kind, queue="default", numbers=Numbers(accepted=1)) for kind in ("work", "bad")]
+        await store.append_statistics("left", start_of(60, moment), counted)
+    damage_statistics(store, text)
+    query = StatisticsQuery(age=24 * HOUR)
+    assert {one.kind: one.accepted for one in await store.statistics(query)} == {"work": 2, "bad": 0}
+    assert {value.column for value in store.unreadable} == {"numbers"}
+    assert await store.compact_statistics(10) == 1
+    assert {one.kind: one.accepted for one in await store.statistics(query)} == {"work": 2, "bad": 0}
+
+
+def damage_statistics(store: Store, text: str) -> None:
+    """Write into the rows of a kind as another program would."""
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+            connection.execute("UPDATE synergon_statistics SET numbers = ? WHERE kind = 'bad'", (text,))
+    else:
+        assert isinstance(store, PostgresStore)
+        administer(f"UPDATE {store.address.schema}.statistics SET numbers = %s WHERE kind = 'bad'", text)
 
 
 # ---------------------------------------------------------------- what no table stores

@@ -23,6 +23,11 @@ async def greet(name: str) -> str:
     return f"hello {name}"
 
 
+@engine.task
+async def listed(names: list[str]) -> list[str]:
+    return names
+
+
 @engine.task(queue="mail", priority=10, retry=Retry(attempts=3, first=60, factor=2))
 async def send(to: Address, subject: str = "welcome", copies: int = 1) -> None:
     ran.append(to.mail)
@@ -50,6 +55,11 @@ def in_a_thread(name: str) -> str:
 def in_a_process(name: str) -> str:
     ran.append(name)  # the test would not see this from another process
     return name.upper()
+
+
+@engine.task(runs_in="process")
+def enqueues_from_a_process(name: str) -> int:
+    return greet.enqueue_sync(name).id
 
 
 @engine.task

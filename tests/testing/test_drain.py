@@ -6,7 +6,19 @@ import asyncio
 import contextvars
 
 import pytest
-from tests.testing.app import Address, broken, engine, flaky, greet, in_a_process, in_a_thread, parent, ran, send
+from tests.testing.app import (
+    Address,
+    broken,
+    engine,
+    flaky,
+    greet,
+    in_a_process,
+    in_a_thread,
+    listed,
+    parent,
+    ran,
+    send,
+)
 
 from synergon import (
     Candidate,
@@ -36,6 +48,29 @@ async def test_children_run_too(tester: Tester) -> None:
     records = await tester.drain()
     assert ran == ["parent", "child 0", "child 1"]
     assert [record.kind for record in records] == ["parent", "greet", "greet"]
+
+
+async def test_flows_run_step_by_step(tester: Tester) -> None:
+    flow = engine.flow("greetings")
+    names = flow.add(listed.call(["Ada", "Bob"]))
+    greetings = flow.map(greet, over=names)
+    flow.add(listed.call(greetings.results))
+    run = await flow.enqueue()
+    records = await tester.drain()
+    assert [record.kind for record in records] == ["listed", "greet", "greet", "greet", "listed"]
+    assert ran == ["Ada", "Bob"]
+    assert await run.result() == ["hello Ada", "hello Bob"]
+    assert (await run.status()).state is State.SUCCEEDED
+
+
+async def test_a_step_that_fails_cancels_what_follows_it(tester: Tester) -> None:
+    flow = engine.flow("broken")
+    flow.add(greet.call("Ada"), after=[flow.add(broken.call())])
+    run = await flow.enqueue()
+    await tester.drain()
+    record = await run.status()
+    assert (ran, record.state) == ([], State.FAILED)
+    assert record.counts == {State.FAILED: 1, State.CANCELLED: 1}
 
 
 async def test_threads_and_processes_run_in_this_process(tester: Tester) -> None:

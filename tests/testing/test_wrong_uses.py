@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.testing.app import engine, greet
 
-from synergon import Engine, NotAvailable, OptionError, State, SynergonError, TaskFailed, testing
+from synergon import Engine, OptionError, State, SynergonError, TaskFailed, testing
 from synergon.testing import Tester
 
 
@@ -14,19 +14,11 @@ def test_what_is_no_engine() -> None:
         testing.memory("app")  # type: ignore[arg-type]  # wrong on purpose
 
 
-async def test_a_block_inside_a_block(tester: Tester) -> None:
-    with pytest.raises(SynergonError, match="under test already"):
-        async with testing.inline(engine):
+async def test_one_tester_in_two_blocks(tester: Tester) -> None:
+    with pytest.raises(SynergonError, match="has begun already"):
+        async with tester:
             pass
     assert (await (await greet.enqueue("Ada")).status()).state is State.READY
-
-
-async def test_an_engine_that_is_connected() -> None:
-    own = Engine("memory://")
-    async with own:
-        with pytest.raises(SynergonError, match="connected already; begin the test first"):
-            async with testing.memory(own):
-                pass
 
 
 async def test_a_drain_outside_the_block() -> None:
@@ -64,9 +56,3 @@ async def test_a_connection_left_open() -> None:
     own = Engine("memory://")
     with pytest.raises(SynergonError, match="left the engine connected"), testing.memory(own):
         await own.connect()
-    await own.stop()
-
-
-async def test_transactions_of_a_database_need_one(tester: Tester) -> None:
-    with pytest.raises(NotAvailable, match="no transactions"):
-        await greet.with_options(conn=object()).enqueue("Ada")

@@ -172,7 +172,7 @@ async def test_one_call_is_no_list_and_a_task_is_no_call(engine: Engine) -> None
         with pytest.raises(OptionError, match=r"takes a list of calls, got one; write engine.enqueue\(\[greet.call"):
             await engine.enqueue(greet.call("Ada"))  # type: ignore[arg-type]  # wrong on purpose
         with pytest.raises(OptionError, match=r"takes calls, like greet.call\('Ada'\), got <TaskType greet>"):
-            await engine.enqueue([greet])  # type: ignore[list-item]  # wrong on purpose
+            await engine.enqueue([greet])  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_a_generator_of_calls_is_as_good_as_a_list(engine: Engine) -> None:

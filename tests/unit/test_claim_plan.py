@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergon.model.claims import ClaimRequest, KindRequest
+from synergon.model.limits import NewRate
 from synergon.model.requirements import NO_REQUIREMENTS, Requirements, make_requirements
 from synergon.options.addresses import covers
 from synergon.stores.rules.claim_plan import ReadyTask, choose, server_to_avoid
+from synergon.stores.rules.rates import RateMeter
 from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity, SharedCapacity
 
+NOW = 1_000_000
 SERVERS = ("http://a.example/1", "http://a.example/2", "http://b.example")
 PREFIX = "http://a.example"
 LIMITS = ("one", "two")
@@ -50,6 +53,8 @@ def ready_tasks() -> st.SearchStrategy[list[ReadyTask]]:
             st.sampled_from([None, None, None, *SERVERS]),
             st.none(),
             st.booleans(),
+            st.just(0),
+            st.sampled_from([1, 1, 2, 5]),
         ),
         min_size=4,
         max_size=12,
@@ -66,6 +71,14 @@ requests = st.builds(
     patience=st.sampled_from([None, 0]),
 )
 values = st.fixed_dictionaries({"one": st.integers(0, 3), "two": st.none(), PREFIX: st.integers(0, 3)})
+meters = st.dictionaries(
+    st.sampled_from(["one", "two", PREFIX]),
+    st.builds(
+        lambda burst, ahead: RateMeter(NewRate(per=10, burst=burst), NOW + ahead, NOW),
+        st.integers(1, 4),
+        st.integers(-5, 45),
+    ),
+)
 capacities = st.tuples(*[st.integers(0, 2) for _ in SERVERS])
 held = st.lists(
     st.sampled_from([HeldPermits(("one",), None, None, None), HeldPermits((), "gpu", SERVERS[0], 0)]),
@@ -83,6 +96,7 @@ class BruteForce:
         limits: dict[str, int | None],
         capacity: dict[str, int],
         held: Sequence[HeldPermits],
+        rates: Mapping[str, RateMeter],
         chosen: Mapping[int, str | None],
     ) -> None:
         self.request = request
@@ -92,6 +106,9 @@ class BruteForce:
         self.limits = limits
         self.capacity = capacity
         self.holders: list[tuple[tuple[str, ...], str | None]] = [(one.limits, one.server) for one in held]
+        self.rates = rates
+        self.starts: list[tuple[tuple[str, ...], str | None, int]] = []
+        """The starts of this claim, with their units."""
         self.taken: list[ReadyTask] = []
         self.reserved: int | None = None
 
@@ -119,6 +136,7 @@ class BruteForce:
             if server != "nowhere":
                 self.taken.append(task)
                 self.holders.append((kind.limits, server))
+                self.starts.append((kind.limits, server, task.units))
 
     def order(self, task: ReadyTask) -> tuple[Any, ...]:
         kind = self.kinds[task.kind]
@@ -140,7 +158,7 @@ class BruteForce:
         """A server that could take it, None if it needs none, "nowhere" if a limit or every server is full."""
         for name in kind.limits:
             most = self.limits[name]
-            if most is not None and self.in_use(name) >= most:
+            if (most is not None and self.in_use(name) >= most) or not self.is_rate_free(name):
                 return "nowhere"
         if kind.provider is None:
             return None
@@ -152,25 +170,41 @@ class BruteForce:
     def needs_only_slot(self, address: str) -> bool:
         used = sum(server == address for _, server in self.holders)
         prefix = self.limits[PREFIX] if covers(PREFIX, address) else None
+        if covers(PREFIX, address) and not self.is_rate_free(PREFIX):
+            return False
         return used < self.capacity[address] and (prefix is None or self.in_use(PREFIX) < prefix)
+
+    def is_rate_free(self, name: str) -> bool:
+        """Whether a part of the burst is left: what has started, in units of the rate, is less than the burst."""
+        if name not in self.rates:
+            return True
+        meter = self.rates[name]
+        before = max((meter.next_at or NOW) - NOW, 0) / meter.rate.per
+        now = sum(
+            units
+            for limits, server, units in self.starts
+            if name in limits or (server is not None and covers(name, server))
+        )
+        return before + now <= meter.rate.burst - 1
 
     def in_use(self, name: str) -> int:
         return sum(name in limits or (server is not None and covers(name, server)) for limits, server in self.holders)
 
 
 @settings(max_examples=500)
-@given(request=requests, tasks=ready_tasks(), limits=values, capacity=capacities, holds=held)
+@given(request=requests, tasks=ready_tasks(), limits=values, capacity=capacities, holds=held, rates=meters)
 def test_the_planner_takes_what_the_brute_force_chooser_takes(
     request: ClaimRequest,
     tasks: list[ReadyTask],
     limits: dict[str, int | None],
     capacity: tuple[int, ...],
     holds: list[HeldPermits],
+    rates: dict[str, RateMeter],
 ) -> None:
     servers = [ServerCapacity("gpu", address, most) for address, most in zip(SERVERS, capacity, strict=True)]
-    plan = choose(request, tasks, SharedCapacity(limits, servers, holds))
+    plan = choose(request, tasks, SharedCapacity(limits, servers, holds, rates))
     chosen = {entry.task.id: entry.grant.server for entry in plan.taken}
-    brute_force = BruteForce(request, limits, dict(zip(SERVERS, capacity, strict=True)), holds, chosen)
+    brute_force = BruteForce(request, limits, dict(zip(SERVERS, capacity, strict=True)), holds, rates, chosen)
     brute_force.run(tasks)
     assert [entry.task.id for entry in plan.taken] == [task.id for task in brute_force.taken]
     assert (None if plan.reserved is None else plan.reserved.id) == brute_force.reserved
@@ -179,9 +213,10 @@ def test_the_planner_takes_what_the_brute_force_chooser_takes(
 def test_a_retry_avoids_the_server_of_the_attempt_before_if_there_is_another() -> None:
     kind = KindRequest(kind="a", count=9, provider="gpu")
     request = ClaimRequest(node_id="node", kinds=(kind,), limit=9)
-    task = ReadyTask(1, 0, "a", avoid=server_to_avoid("x", attempts=1))
+    task = ReadyTask(1, 0, "a", avoid=server_to_avoid("x", attempts=1, server_failures=0))
     both = SharedCapacity({}, [ServerCapacity("gpu", "x", 5), ServerCapacity("gpu", "y", 5)], [])
     assert choose(request, [task], both).taken[0].grant.server == "y"
     alone = SharedCapacity({}, [ServerCapacity("gpu", "x", 5)], [])
     assert choose(request, [task], alone).taken[0].grant.server == "x"
-    assert server_to_avoid("x", attempts=0) is None
+    assert server_to_avoid("x", attempts=0, server_failures=1) == "x"
+    assert server_to_avoid("x", attempts=0, server_failures=0) is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
 import pytest
 
 from synergon.model.tasks import NewTask
 from synergon.stores.columns import COLUMNS, GIVEN, Form, Table, fill, form_of
+from synergon.stores.postgres.profile import PROFILES
+from synergon.stores.sqlite.schema import migrations
 from synergon.stores.statements import statements
 
 OF_ONE_STORE = {"shard", "ended_in"}
@@ -16,14 +17,14 @@ OF_ONE_STORE = {"shard", "ended_in"}
 
 MIGRATIONS = {
     "sqlite": ("synergon_task", "synergon_history"),
-    "postgres": ("{schema}.task", "{schema}.history"),
-    "postgres/distributed": ("{schema}.task", "{schema}.history"),
+    "standard": ("s.task", "s.history"),
+    "distributed": ("s.task", "s.history"),
 }
 
 
 def columns_of(store: str, table: str) -> set[str]:
     """The columns that the migrations of a store give to a table."""
-    script = files("synergon.stores").joinpath(store, "migrations", "0001_tasks.sql").read_text()
+    script = (migrations() if store == "sqlite" else PROFILES[store].scripts("s"))[0]
     found = re.search(
         rf"^CREATE TABLE (?:IF NOT EXISTS )?{re.escape(table)} \(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL
     )
@@ -71,6 +72,6 @@ def test_placeholders_are_numbered_in_the_order_of_the_values() -> None:
 )
 def test_no_statement_has_a_placeholder_left(store: str, overlay: str | None) -> None:
     for name, text in statements(store, "app", overlay).items():
-        assert re.search(r"\{[a-zA-Z]", re.sub("{(names|new)}", "", text)) is None, (
+        assert re.search(r"\{[a-zA-Z]", re.sub("{(names|new|key)}", "", text)) is None, (
             name
         )  # those are filled for each call

@@ -41,10 +41,10 @@ async def test_a_reason_that_is_no_text_is_rejected(engine: Engine, why: Any) ->
             with pytest.raises(OptionError, match="why must be text"):
                 await cancel
         with pytest.raises(OptionError, match="why must be text"):
-            await engine.control.cancel([handle.id], why)
+            await engine._control.cancel([handle.id], why)
 
 
-@pytest.mark.parametrize("name", ["concurrency", "child_processes"])
+@pytest.mark.parametrize("name", ["concurrency", "threads", "child_processes"])
 def test_more_tasks_at_once_than_any_process_can_run_are_rejected(new_engine: NewEngine, name: str) -> None:
     with pytest.raises(OptionError, match=f"{name} must be at most 100000"):
         new_engine("memory://", **{name: 10**12})
@@ -71,7 +71,7 @@ def test_an_engine_can_be_stopped_after_its_loop_was_closed(url: str) -> None:
 
     asyncio.run(leave_connected())
     asyncio.run(engine.stop())
-    assert not engine.connection.is_open
+    assert not engine._connection.is_open
     assert asyncio.run(enqueue()) > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the transports of the closed loop

@@ -50,9 +50,10 @@ def test_a_gerund_is_found_in_any_word_of_a_module_and_nouns_are_not_gerunds() -
 async def test_the_walk_of_a_task_enters_what_every_task_needs(tmp_path: Path) -> None:
     walk = await walk_of_a_task(tmp_path)
     entered = {Path(file).relative_to(SOURCE).as_posix() for file in walk.files}
-    assert entered.issuperset(("task.py", "handle.py", "node/claims/scheduler.py", "node/attempts/runner.py"))
+    assert entered.issuperset(("call.py", "handle.py", "node/claims/scheduler.py", "node/attempts/runner.py"))
     assert "stores/sqlite/transaction.py" in entered, "only the threads of the store enter it"
-    assert len(entered) < len(list(SOURCE.rglob("*.py"))) / 2, "a plain task does not meet half of the code"
+    # 35 decide, store and run; one counts.
+    assert len(entered) <= 36, "a plain task meets more of the code than a reader can follow"
     assert len(walk.files) <= len(walk.calls) <= walk.calls.total()
 
 

@@ -140,7 +140,7 @@ def threading_worker(engine: Engine) -> Iterator[None]:
     thread = threading.Thread(target=lambda: engine.run_sync(), daemon=True)
     thread.start()
     yield
-    engine.sync_bridge.call(lambda: engine.stop_node(0))
+    engine.sync_bridge.call(lambda: engine._stop_node(0))
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 

@@ -14,13 +14,15 @@ from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
     NO_REQUIREMENTS,
     ONE_PROCESS,
+    ONE_THREAD,
     PROCESS,
     SLOT,
+    THREAD,
     UNIT,
     Requirements,
     make_requirements,
     parse_requirements,
-    with_process,
+    with_execution,
 )
 from synergon.stores.rules.node_capacity import (
     ANY_NUMBER,
@@ -153,26 +155,38 @@ def test_commands_go_first_then_urgent_ones_then_priority_then_rank_then_age(
 # ---------------------------------------------------------------- slots and child processes
 
 
-def request_of(*wanted: KindRequest, free: int, **more: Any) -> ClaimRequest:
-    totals, left = {PROCESS: 4 * UNIT}, {PROCESS: free * UNIT}
+def request_of(*wanted: KindRequest, free: int, of: str = PROCESS, **more: Any) -> ClaimRequest:
+    totals, left = {of: 4 * UNIT}, {of: free * UNIT}
     return ClaimRequest(node_id="node", kinds=wanted, limit=3, totals=totals, free=left, **more)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "free", "expected"),
-    [("a", 2, True), ("ab", 2, False), ("ab", 0, True), ("ab", -1, True), ("aa", 2, True), ("", 2, True)],
+    ("kinds", "free", "is_enough"),
+    [("a", 2, True), ("ab", 2, False), ("ab", 3, True), ("ab", 0, True), ("ab", -1, True), ("aa", 2, True)],
 )
-def test_child_processes_are_weighed_only_if_several_kinds_share_some(kinds: str, free: int, expected: bool) -> None:
-    of_kinds = [KindRequest(kind=kind, count=9, requirements=ONE_PROCESS) for kind in kinds]
-    plain = KindRequest(kind="plain", count=9)
-    request = request_of(free=free)
-    assert request.needs_only_slots([*of_kinds, plain]) is expected
-    assert not request.needs_only_slots([*of_kinds, plain, KindRequest(kind="urgent", count=9, is_urgent=True)])
-    assert not request_of(free=free, reserved_task=1).needs_only_slots([*of_kinds, plain])
-    assert [request.most_without_requirements(kind_request) for kind_request in of_kinds] == [max(free, 0)] * len(
-        of_kinds
-    )
-    assert request.most_without_requirements(plain) == 9
+@pytest.mark.parametrize("name", [PROCESS, THREAD])
+def test_child_processes_and_threads_are_weighed_only_if_several_kinds_share_too_few(
+    name: str, kinds: str, free: int, is_enough: bool
+) -> None:
+    of_kinds = [KindRequest(kind=kind, count=9, requirements=Requirements(cost={name: UNIT})) for kind in kinds]
+    plain, urgent = KindRequest(kind="plain", count=9), KindRequest(kind="urgent", count=9, is_urgent=True)
+    request = request_of(free=free, of=name)
+    reduced = request.by_slots_alone([*of_kinds, plain])
+    assert (reduced is not None) is is_enough
+    if reduced is not None:
+        most = 9 if free >= request.limit else max(free, 0)
+        assert [kind.count for kind in reduced.kinds] == [*[most] * len(of_kinds), 9]
+        assert reduced.limit == request.limit
+    assert request.by_slots_alone([*of_kinds, plain, urgent]) is None
+    assert request_of(free=free, of=name, reserved_task=1).by_slots_alone([*of_kinds, plain]) is None
+
+
+@pytest.mark.parametrize(("free", "limit"), [(4, 3), (2, 2), (0, 3)])
+def test_kinds_that_all_run_in_threads_are_requested_up_to_the_number_of_free_ones(free: int, limit: int) -> None:
+    kinds = [KindRequest(kind=kind, count=9, requirements=ONE_THREAD) for kind in "ab"]
+    reduced = request_of(free=free, of=THREAD).by_slots_alone(kinds)
+    assert reduced is not None
+    assert (reduced.limit, [kind.count for kind in reduced.kinds]) == (limit, [9 if free >= 3 else free] * 2)
 
 
 def test_slots_are_for_all_and_what_others_yield_is_for_urgent_tasks() -> None:
@@ -201,7 +215,7 @@ def test_who_lacks_a_child_process_has_it_in_turn(free: int, expected: Fit) -> N
 def test_a_row_says_whether_it_takes_a_child_process_or_leaves_it_to_its_kind(
     of_kind: Requirements, is_process: bool
 ) -> None:
-    kind_request = KindRequest(kind="work", count=1, requirements=with_process(of_kind, is_process=is_process))
+    kind_request = KindRequest(kind="work", count=1, requirements=with_execution(of_kind, is_process=is_process))
     left = Requirements(left_to_kind=("cost", "needs", "forbids"))
     assert requirements_of(kind_request, left.text) == kind_request.requirements
     assert requirements_of(kind_request, of_kind.text) == kind_request.requirements
@@ -249,8 +263,9 @@ def test_a_text_that_demands_nothing_is_not_the_silence_of_a_row() -> None:
         ({"only": ()}, False),
         ({"requirements": make_requirements({"cpu": 1}, frozenset(), frozenset())}, False),
         ({"requirements": ONE_PROCESS}, True),
+        ({"requirements": ONE_THREAD}, True),
         (
-            {"requirements": with_process(make_requirements({"cpu": 1}, frozenset(), frozenset()), is_process=True)},
+            {"requirements": with_execution(make_requirements({"cpu": 1}, frozenset(), frozenset()), is_process=True)},
             False,
         ),
         ({"limits": ("license",)}, False),

@@ -159,7 +159,7 @@ def test_a_call_whose_loop_has_ended_is_refused(memory_url: str) -> None:
     engine = Engine(memory_url)
     loop = asyncio.new_event_loop()
     loop.close()
-    engine.connection.attach(loop)
+    engine._connection.attach(loop)
 
     async def answer() -> None: ...
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypedDict
 
 import msgspec
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 from tests.conftest import NewEngine
 from tests.support import PATIENCE_SECONDS
 
-from synergon import Context, Engine, injected
+from synergon import Context, Engine, PayloadError, injected
 
 
 @dataclasses.dataclass
@@ -268,10 +269,24 @@ MADE: list[str] = []
 def test_arguments_are_decoded_once_where_a_call_is_made(new_engine: NewEngine, limit_by: Any) -> None:
     engine = new_engine("memory://")
 
-    @engine.task(**({"limit_by": limit_by, "limit": 1} if limit_by else {}))
+    @engine.task(**({"limit_by": limit_by, "limit": 1} if limit_by else {}))  # type: ignore[untyped-decorator]  # its options are a dict
     async def greet(person: Counted) -> None: ...
 
     ada = Counted(name="Ada")
     MADE.clear()
     assert greet.call(ada).limit_key == ("Ada" if limit_by else None)
     assert MADE == ["Ada"]
+
+
+async def test_paths_are_arguments_and_results(engine: Engine) -> None:
+    @engine.task
+    async def parent(path: Path, other: PurePosixPath | None = None) -> list[Path]:
+        assert isinstance(path, Path)
+        return [path.parent]
+
+    async with engine.worker():
+        handle = await parent.enqueue(Path("/var/log/app.log"))
+        assert await handle.result(PATIENCE_SECONDS) == [Path("/var/log")]
+        assert (await handle.status()).arguments == {"path": "/var/log/app.log"}
+        with pytest.raises(PayloadError, match=r"path|argument"):
+            await parent.enqueue(7)  # type: ignore[arg-type]

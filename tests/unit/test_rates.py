@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from synergon.model.limits import NewRate
 from synergon.stores.rules.rates import after, allowed, next_start
 
-TEN_PER_SECOND = NewRate(every=100_000, burst=5)
+TEN_PER_SECOND = NewRate(per=100_000, burst=5)
 
 
 def test_after_a_rest_the_burst_may_start_at_once_and_then_one_by_one() -> None:
@@ -36,7 +36,7 @@ def test_starts_that_come_late_do_not_slow_the_rate_down() -> None:
 def test_no_window_ever_has_more_than_the_burst_and_what_the_time_allows(
     every: int, burst: int, pauses: list[int], begin: int
 ) -> None:
-    rate = NewRate(every=every, burst=burst)
+    rate = NewRate(per=every, burst=burst)
     now, next_at, starts = begin, None, list[int]()
     for pause in pauses:
         now += pause

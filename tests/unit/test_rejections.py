@@ -141,7 +141,7 @@ BAD_OPTIONS: list[tuple[str, Any, str]] = [
     ("queue", "", "queue must be printable text of 1 to 200 characters, got ''"),
     ("queue", "a\nb", "queue must be printable text"),
     ("queue", "x" * 201, "queue must be printable text"),
-    ("queue", None, "queue must be printable text .* got None"),
+    ("queue", "", "queue must be printable text .* got ''"),
     ("priority", 2**63, r"priority must be a whole number from -2\*\*63 to 2\*\*63 - 1, got 9223372036854775808"),
     ("priority", -(2**63) - 1, "priority must be a whole number"),
     ("priority", 1.5, "priority must be a whole number .* got 1.5"),
@@ -172,7 +172,6 @@ BAD_CALL_OPTIONS: list[tuple[str, Any, str]] = [
     ("delay", "5 fortnights", "delay must be seconds or a duration"),
     ("delay", "9" * 400, "delay must be at most 100 years"),
     ("delay", True, "delay must be a number of seconds, a timedelta or a duration, got True"),
-    ("delay", None, "delay must be a number of seconds, a timedelta or a duration, got None"),
     ("run_at", datetime(2026, 1, 1), r"run_at must have a time zone, .*; write datetime\(..., tzinfo=UTC\)"),  # noqa: DTZ001
     ("run_at", 5, "run_at must be a datetime, got 5; for a pause from now use delay"),
     ("run_at", "2026-01-01", "run_at must be a datetime, got '2026-01-01'"),
@@ -186,6 +185,7 @@ BAD_CALL_OPTIONS: list[tuple[str, Any, str]] = [
     ("key", "", "key must be printable text"),
     ("key", 42, "key must be printable text .* got 42"),
     ("on_conflict", "return", "on_conflict says what to do when the key is taken; give a key too"),
+    ("unique_for", "1h", "unique_for says for how long the key stays taken; give a key too"),
     ("title", "", "title must be a template like 'Invoice {number}', got ''"),
     ("title", 5, "title must be a template like 'Invoice {number}', got 5"),
     ("title", "{", "title is no template"),
@@ -227,6 +227,10 @@ def test_options_that_contradict_each_other_are_refused(engine: Engine, greet: A
         greet.with_options(delay=1, run_at=datetime.now().astimezone())
     with pytest.raises(OptionError, match="on_conflict must be one of 'return', 'raise', 'replace', got 'ignore'"):
         greet.with_options(key="a", on_conflict="ignore")
+    with pytest.raises(OptionError, match="unique_for must be longer than zero, got 0"):
+        greet.with_options(key="a", unique_for=0)
+    with pytest.raises(OptionError, match="unique_for must be seconds or a duration like"):
+        greet.with_options(key="a", unique_for="soon")
     with pytest.raises(OptionError, match=r"a function cannot be stored with a task; set Retry\(wait=...\)"):
         greet.with_options(retry=Retry(wait=lambda attempt: 1.0))
 
@@ -486,12 +490,13 @@ BAD_SETTINGS: list[tuple[str, Any, str]] = [
     ("grace", -1, "grace must be not negative, got -1"),
     ("name", "", "name must be printable text"),
     ("retention", 5, "retention must be a Retention, got 5"),
+    ("threads", 0, "threads must be a whole number from 1 on, got 0"),
     ("child_processes", 0, "child_processes must be a whole number from 1 on, got 0"),
     ("child_tasks", "x", "child_tasks must be a whole number from 1 on, got 'x'"),
     ("child_memory", "much", 'child_memory must be bytes or a size like "512MB" or "2GiB", got \'much\''),
     ("child_memory", -1, "child_memory must be bytes or a size"),
 ]
-NODE_SETTINGS = {"concurrency", "queues", "timeout", "lease", "sweep", "grace", "name"}
+NODE_SETTINGS = {"concurrency", "threads", "queues", "timeout", "lease", "sweep", "grace", "name"}
 
 
 @pytest.mark.parametrize(("name", "value", "said"), BAD_SETTINGS)
@@ -523,7 +528,10 @@ BAD_URLS = {
     "sqlite:///": "names no file; write sqlite:///app.db",
     "sqlite://app.db": "names no file; write sqlite:///app.db",
     "sqlite:///:memory:": "names no file; .* or memory:// for none",
-    "sqlite:///app.db?mode=ro": "takes no parameters, got 'sqlite:///app.db",
+    "sqlite:///app.db?mode=ro": "takes no parameters but slow, as in \\?slow=500ms, got 'sqlite:///app.db",
+    "sqlite:///app.db?slow=often": 'slow must be seconds or a duration like "500ms"',
+    "sqlite:///app.db?slow=0": "slow must be longer than zero, got '0'; write it as in",
+    "sqlite:///app.db#1": "escape # in a sqlite:/// URL as %23",
     "mysql://localhost/db": "no store is called 'mysql'; use sqlite:///, postgresql:// or memory://",
     "redis://localhost": "no store is called 'redis'",
 }

@@ -15,7 +15,7 @@ def test_every_setting_has_a_sensible_default(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.chdir(tmp_path)
     settings = Engine().settings
     assert settings.url == "sqlite:///synergon.db"
-    assert (settings.concurrency, settings.queues, settings.timeout) == (64, None, 1800.0)
+    assert (settings.concurrency, settings.threads, settings.queues, settings.timeout) == (500, 64, None, 1800.0)
     assert (settings.lease, settings.sweep, settings.grace) == (30.0, None, 30.0)
     assert settings.retention == Retention(succeeded="7d", failed="30d", cancelled="7d")
     assert settings.name
@@ -27,6 +27,7 @@ ENVIRONMENT: list[tuple[str, str, Any]] = [
     ("url", "memory://from-outside", "memory://from-outside"),
     ("name", "worker-7", "worker-7"),
     ("concurrency", "5", 5),
+    ("threads", "7", 7),
     ("queues", "mail, reports", {"mail": None, "reports": None}),
     ("queues", "mail=10, video = 2,reports", {"mail": 10, "video": 2, "reports": None}),
     ("timeout", "500ms", 0.5),
@@ -44,6 +45,9 @@ ENVIRONMENT: list[tuple[str, str, Any]] = [
     ("resources", "cpu=8, ram=16GiB, gpu=0.5, license=2", Resources(cpu=8, ram=2**34, gpu=0.5, custom={"license": 2})),
     ("labels", "zone:eu, gpu:a100", frozenset({"zone:eu", "gpu:a100"})),
     ("listen", "127.0.0.1:7700", "127.0.0.1:7700"),
+    ("health_listen", "127.0.0.1:9090", "127.0.0.1:9090"),
+    ("health_listen", "off", None),
+    ("imports", "json, json.decoder", ("json", "json.decoder")),
     ("advertise", "http://node.example.com:7700", "http://node.example.com:7700"),
 ]
 
@@ -70,6 +74,8 @@ def test_every_setting_of_the_engine_is_in_that_list() -> None:
         ("concurrency", "-1"),
         ("concurrency", "²"),
         ("concurrency", "1.5"),
+        ("threads", "0"),
+        ("threads", "few"),
         ("lease", "soon"),
         ("lease", "0.1"),
         ("lease", "2h"),
@@ -100,6 +106,10 @@ def test_every_setting_of_the_engine_is_in_that_list() -> None:
         ("listen", "http://127.0.0.1:0"),
         ("listen", "127.0.0.1:65536"),
         ("listen", "127.0.0.1:²"),
+        ("health_listen", "9090"),
+        ("health_listen", ":9090"),
+        ("health_listen", "auto"),
+        ("health_listen", "127.0.0.1:65536"),
         ("advertise", "10.0.0.5:7700"),
         ("advertise", "http://:7700"),
         ("advertise", "http://node:port"),
@@ -126,7 +136,7 @@ def test_a_url_from_the_environment_that_no_store_has_is_refused(monkeypatch: py
 
 def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNERGON_CONCURRENCY", "")
-    assert Engine("memory://").settings.concurrency == 64
+    assert Engine("memory://").settings.concurrency == 500
 
 
 def test_the_code_wins_over_the_environment_and_that_over_the_file(

@@ -93,6 +93,21 @@ def test_a_server_that_failed_a_task_is_avoided_while_there_is_another() -> None
     assert [grant.server for grant in grants if grant] == ["b", "a"]
 
 
+def test_a_task_that_has_blamed_a_server_waits_for_another_one_that_is_in_service() -> None:
+    blamed = task(2, avoid="a", has_blamed=True)
+    busy = SharedCapacity({}, [gpu("a", 9), gpu("b", 1)], [HeldPermits((), "gpu", "b", 0)])
+    assert busy.take(kind_request(), blamed) is None
+    assert busy.take(kind_request(), task(3)) is not None
+    for other in (gpu("b", 0), gpu("b", 9, backed_off=True)):
+        grant = SharedCapacity({}, [gpu("a", 9), other], []).take(kind_request(), blamed)
+        assert grant is not None
+        assert grant.server == "a"
+    on_trial = SharedCapacity({}, [gpu("a", 9), gpu("b", 9, trial=True)], [HeldPermits((), "gpu", "b", 0)])
+    grant = on_trial.take(kind_request(), blamed)
+    assert grant is not None
+    assert grant.server == "a"
+
+
 def test_a_resting_server_gets_nothing_and_one_on_trial_one_at_a_time() -> None:
     allotment = SharedCapacity({}, [gpu("a", 9, backed_off=True), gpu("b", 9, trial=True)], [])
     assert taken(allotment, 5, kind_request()) == ["b"]

@@ -28,8 +28,14 @@ def test_the_number_of_workers_follows_the_cores_that_this_process_may_use(
 
 def test_a_run_says_what_was_skipped_and_why_before_the_closing_line() -> None:
     tests = ["tests/stores/test_transactions.py", "-k", "memory", "-p", "no:cacheprovider", "-n", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *tests], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "pytest", *tests],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     *_, skipped, closing = run.stdout.splitlines()
     assert skipped.startswith("skipped ")

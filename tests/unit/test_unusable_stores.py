@@ -93,7 +93,7 @@ async def test_tables_of_somebody_elses_that_are_called_like_ours_are_left_alone
 READ_ONLY = """
 import asyncio, os, sys
 from synergon import Engine, StoreError
-from synergon.cli.diagnosis import disk_problems
+from synergon.doctor.diagnosis import disk_problems
 from synergon.stores import open_store
 Engine("sqlite:///unused.db")  # everything is imported while it may be read
 if os.getuid() == 0:
@@ -158,7 +158,7 @@ async def free_some_space(engine: Engine) -> None:
 
 
 async def _limit_pages(engine: Engine, pages: int) -> None:
-    writer = engine.store._writer  # type: ignore[attr-defined]  # of this one only
+    writer = engine._store._writer  # type: ignore[attr-defined]  # of this one only
     await writer.do(lambda transaction: transaction.select(f"PRAGMA max_page_count = {pages}", ()))
 
 

@@ -7,18 +7,23 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from synergon import (
+    Batch,
+    BatchErrors,
     Call,
     Context,
     Engine,
+    FlowRun,
     Group,
     Handle,
     Health,
     Kind,
+    MapStep,
     Occurrence,
     Rate,
     Retry,
     ScheduleRecord,
     Server,
+    Step,
     injected,
 )
 
@@ -44,7 +49,11 @@ async def first_is_the_context(ctx: Context, number: int, text: str = "") -> lis
     return [number]
 
 
-@engine.task(retry=3)
+@engine.task(
+    retry=Retry(first="1s", cap=timedelta(minutes=5), on=(ConnectionError,), never=(ValueError,)),
+    api=True,
+    redact=["iban"],
+)
 def only_the_context(ctx: Context) -> None:
     with ctx.transaction() as connection:
         connection.execute("SELECT 1")
@@ -87,8 +96,36 @@ def first_is_the_server(server: Server, number: int) -> int:
     return server.slot + number
 
 
+@gpu.task
+async def server_and_context(server: Server, ctx: Context, number: int) -> int:
+    return number
+
+
+@gpu.task(priority=1)
+def context_and_server(ctx: Context, server: Server, *, text: str) -> str:
+    return text
+
+
 @gpu.command
-async def load(model: str, server: Server) -> None: ...
+async def load(server: Server, model: str) -> int:
+    return len(model)
+
+
+@gpu.command(timeout=5)
+def unload(model: str, *, server: Server = injected, ctx: Context = injected) -> str:
+    return model
+
+
+async def commands() -> None:
+    assert_type(await load.send("llama"), int)
+    assert_type(await load.send("llama", to="each"), dict[str, int])
+    assert_type(await load.send("llama", to="http://gpu1"), int)
+    assert_type(await unload.send(model="llama"), str)
+    assert_type(await load.enqueue("llama"), dict[str, Handle[int]])
+    assert_type(unload.enqueue_sync("llama", to="each"), dict[str, Handle[str]])
+    assert_type(unload.send_sync("llama", to="each"), dict[str, str])
+    assert_type(unload.send_sync("llama"), str)
+    assert_type(unload("llama"), str)
 
 
 async def providers() -> None:
@@ -96,11 +133,37 @@ async def providers() -> None:
     assert_type(await (await first_is_the_server.enqueue(3)).result(), int)
     assert_type(first_is_the_server.call(number=3), Call[int])
     assert_type(await complete("hi"), str)
-    group = await engine.group("some", [complete.call("a"), first_is_the_server.call(1)], then=greet.call("b"))
-    assert_type(group, Group)
+    assert_type(await (await server_and_context.enqueue(3)).result(), int)
+    assert_type(await (await context_and_server.enqueue(text="a")).result(), str)
+    mixed = await engine.group("some", [complete.call("a"), first_is_the_server.call(1)], then=greet.call("b"))
+    assert_type(mixed.then, Handle[Any] | None)
+    group = await engine.group("some", [complete.call("a"), complete.call("b")])
+    assert_type(group, Group[str])
+    assert_type(await group.results(timeout="1m"), list[str])
+    assert_type(group.results_sync(), list[str])
+    assert_type(group.handles, list[Handle[str]])
+    assert_type(await engine.groups.get(1), Group[Any])
     await engine.set_limit("license", None)
+    await engine.set_limit("license", rate=Rate(600, per="1m", by="starts"))
+    await engine.tasks(kind=["a", "b"], meta={"customer": 42}, sort="end", ascending=True, after=None)
     await gpu.set_servers(["http://gpu3"], capacity=2)
-    await load.send("llama", to="each")
+
+
+@engine.task(batch=Batch(size=100, wait="2s", by="{item}"), retry=3)
+async def count_words(texts: list[str], ctx: Context) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+@engine.task(batch=Batch(size=10))
+def store_all(ctx: Context, numbers: list[int]) -> None:
+    raise BatchErrors({0: ValueError()})
+
+
+async def batches() -> None:
+    handle = await count_words.enqueue("one item")
+    assert_type(await handle.result(), int | None)
+    await count_words.with_options(priority=1).enqueue("another")
+    assert_type(await (await store_all.enqueue(1)).result(), None)
 
 
 async def main() -> None:
@@ -117,16 +180,36 @@ async def main() -> None:
             delay=timedelta(minutes=1), key="welcome-42", tags=["onboarding"], meta={"a": 1}, title="Mail"
         )
         assert_type(await later.enqueue("a@b.c"), Handle[int])
-        await send.with_options(on_conflict="replace", key="a", expires_in="1h", conn=None, retry=2).enqueue("a@b.c")
+        await send.with_options(
+            on_conflict="replace", key="a", unique_for="1h", expires_in="1h", conn=None, retry=2
+        ).enqueue("a@b.c")
         assert_type(await greet.enqueue_many([("Bob",), {"name": "Eve"}]), list[Handle[str]])
         assert_type(greet.call("x"), Call[str])
         Kind(str, retry=3, timeout="1m", needs={"zone:eu"}, limit_by="{arguments}", limit=2)
         assert_type(greet.call("x").with_options(priority=1), Call[str])
         await engine.enqueue([greet.call("x"), send.call("y"), engine.call("elsewhere", number=1)])
+        assert_type(await engine.enqueue(greet.call(name) for name in ("Ada", "Bob")), list[Handle[str]])
+        assert_type(engine.enqueue_sync([send.call("a@b.c")]), list[Handle[int]])
 
         assert_type(await greet("Ada"), str)
         assert_type(send("a@b.c"), int)
         assert_type((await handle.status()).attempts, int)
+
+
+async def flows() -> None:
+    flow = engine.flow("import")
+    numbers = flow.add(first_is_the_context.call(1))
+    assert_type(numbers, Step[list[int]])
+    assert_type(numbers.result, list[int])
+    name = flow.add(greet.call("Ada"))
+    assert_type(flow.add(send.call(name.result), after=[numbers, 17], if_dependency_fails="run"), Step[int])
+    mails = flow.map(send, over=name, after=[numbers])
+    assert_type(mails, MapStep[int])
+    assert_type(mails.results, list[int])
+    run = await flow.enqueue(conn=None)
+    assert_type(run, FlowRun)
+    handle = await greet.enqueue("Ada")
+    assert_type(await send.with_options(after=[handle, 17], if_dependency_fails="run").enqueue("a@b.c"), Handle[int])
 
 
 def script() -> None:
@@ -135,8 +218,7 @@ def script() -> None:
         assert_type(handle, Handle[str])
         assert_type(handle.result_sync(5), str)
         assert_type(send.enqueue_many_sync([("a@b.c",)]), list[Handle[int]])
-        assert_type(engine.group_sync("some", [greet.call("Ada")], then=send.call("a@b.c")), Group)
-        assert_type(load.enqueue_sync("llama", to="each"), dict[str, Handle[Any]])
+        assert_type(engine.group_sync("some", [greet.call("Ada")], then=send.call("a@b.c")), Group[str])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The first line keeps the usual check away; the test takes it out.
 
 from __future__ import annotations
 
-from synergon import Context, Engine, Kind, Rate, Retry, Server, injected
+from synergon import Batch, Context, Engine, Kind, Rate, Retry, Server, injected
 
 engine = Engine("memory://")
 
@@ -39,6 +39,43 @@ async def first_is_the_server(server: Server, number: int) -> int:
     return number
 
 
+@gpu.task
+async def server_and_context(server: Server, ctx: Context, number: int) -> int:
+    return number
+
+
+@gpu.command
+async def load(server: Server, model: str) -> int:
+    return len(model)
+
+
+async def commands() -> None:
+    await load.send(5)  # wrong
+    await load.send()  # wrong
+    load.send_sync("llama", colour="red")  # wrong
+    await load.enqueue(5)  # wrong
+    load.enqueue_sync(5)  # wrong
+    await load.send("llama", to=5)  # wrong
+    load.send("llama")  # wrong
+    one: int = await load.send("llama", to="each")  # wrong
+    each: dict[str, int] = await load.send("llama")  # wrong
+    text: dict[str, str] = load.send_sync("llama", to="each")  # wrong
+    await load("llama")  # wrong
+    gpu.command(priority=1)  # wrong
+    await server_and_context.enqueue("three")  # wrong
+    await server_and_context.enqueue()  # wrong
+    print(one, each, text)
+
+
+async def groups() -> None:
+    group = await engine.group("some", [greet.call("Ada")])
+    numbers: list[int] = await group.results()  # wrong
+    handles = await engine.enqueue([greet.call("Ada")])
+    number: int = await handles[0].result()  # wrong
+    await engine.group("some", [greet])  # wrong
+    print(numbers, number)
+
+
 async def providers() -> None:
     await complete.enqueue(5)  # wrong
     await first_is_the_server.enqueue("one")  # wrong
@@ -47,12 +84,28 @@ async def providers() -> None:
     gpu.task(rate=10)  # wrong
     gpu.task(limits=5)  # wrong
     engine.limit("license", "many")  # wrong
-    await engine.set_limit("license")  # wrong
+    await engine.set_limit("license", rate=5)  # wrong
     await gpu.set_servers(5)  # wrong
     engine.provider("gpu", on_start=5)  # wrong
     Rate("ten")  # wrong
     text: int = await (await complete.enqueue("a")).result()  # wrong
     print(text)
+
+
+@engine.task(batch=Batch(size=2))
+async def lengths(texts: list[str]) -> list[int]:
+    return [len(text) for text in texts]
+
+
+async def batches() -> None:
+    await lengths.enqueue(["a list"])  # wrong
+    await lengths.enqueue(1)  # wrong
+    await lengths.enqueue()  # wrong
+    number: str | None = await (await lengths.enqueue("a")).result()  # wrong
+    print(number)
+    engine.task(batch=2)  # wrong
+    engine.task(batch=Batch(size=2))(greet.function)  # wrong
+    Batch(2)  # wrong
 
 
 async def arguments() -> None:
@@ -97,3 +150,20 @@ async def results() -> None:
     (await greet.enqueue("Ada")).reslut()  # wrong
     await engine.enqueue([greet])  # wrong
     print(number, text, many)
+
+
+async def flows() -> None:
+    flow = engine.flow("import")
+    numbers = flow.add(first_is_the_context.call(1))
+    name = flow.add(greet.call("Ada"))
+    flow.add(greet.call(numbers.result))  # wrong
+    flow.add(first_is_the_context.call(name.result))  # wrong
+    flow.add(greet)  # wrong
+    flow.add(greet.call("Ada"), after=["one"])  # wrong
+    flow.add(greet.call("Ada"), after=numbers)  # wrong
+    flow.add(greet.call("Ada"), if_dependency_fails="ignore")  # wrong
+    flow.map(greet.call("Ada"), over=numbers)  # wrong
+    flow.map(send, over=numbers.result)  # wrong
+    flow.add(first_is_the_context.call(flow.map(send, over=numbers).results))  # wrong
+    greet.with_options(after=["one"])  # wrong
+    greet.with_options(if_dependency_fails="ignore")  # wrong

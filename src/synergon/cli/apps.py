@@ -14,17 +14,23 @@ from types import ModuleType
 from synergon.cli.output import is_debugging
 from synergon.engine import Engine
 from synergon.errors import ConfigurationError
+from synergon.options.json_types import with_article
+from synergon.options.settings import is_module_name
 
 DEFAULT_ATTRIBUTE = "engine"
 
 
-def load_engine(reference: str) -> Engine:
-    """Import the module, with the current folder on the path, and return the engine in it."""
+def load_engine(reference: str, imports: Iterable[str] = ()) -> Engine:
+    """Import the module, with the current folder on the path, and return the engine in it. Imports the modules of the
+    engine's `imports` and these, too."""
     module_name, _, attribute = reference.partition(":")
-    if module_name.endswith(".py") or not all(part.isidentifier() for part in module_name.split(".")):
+    if module_name.endswith(".py") or not is_module_name(module_name):
         raise ConfigurationError(f"an app is written module:attribute, got {reference!r}{_as_module(module_name)}")
     module = _import(module_name)
-    return _engine_in(module, attribute or DEFAULT_ATTRIBUTE)
+    engine = _engine_in(module, attribute or DEFAULT_ATTRIBUTE)
+    for name in (*engine.settings.imports, *imports):
+        _import(name)
+    return engine
 
 
 def _as_module(name: str) -> str:
@@ -83,7 +89,7 @@ def _engine_in(module: ModuleType, attribute: str) -> Engine:
         ) from error
     if not isinstance(found, Engine):
         raise ConfigurationError(
-            f"{module.__name__}:{attribute} is a {type(found).__name__}, not an Engine"
+            f"{module.__name__}:{attribute} is {with_article(type(found).__name__)}, not an Engine"
             f"{_engines_there(attribute, engines)}"
         )
     return found

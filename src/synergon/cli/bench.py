@@ -78,14 +78,14 @@ class Bench:
     """An engine with kinds of its own, and methods that measure it. Use it with `async with`, which connects."""
 
     def __init__(self, url: str, *, concurrency: int = CONCURRENCY) -> None:
-        self.engine = Engine(url, concurrency=concurrency, queues=[QUEUE])
+        self.engine: Final = Engine(url, concurrency=concurrency, queues=[QUEUE])
         self._run = secrets.token_hex(4)
         self.ids: list[int] = []
         """The ids of all tasks that were enqueued."""
         self.started_at: dict[int, float] = {}
         """When the function of each `stamped` task started, by the number that it was given."""
-        self.on_loop = self.task("loop", echo)
-        self.stamped = self.task("stamped", self._stamp)
+        self.on_loop: Final = self.task("loop", echo)
+        self.stamped: Final = self.task("stamped", self._stamp)
 
     def task(self, label: str, function: Callable[[int], Any], **options: Unpack[TaskOptions]) -> NumberTask:
         """Register a function under a kind that is unique in the store."""
@@ -106,13 +106,13 @@ class Bench:
     async def delete_all(self) -> None:
         """Delete all tasks of this bench."""
         for first in range(0, len(self.ids), CHUNK):
-            await self.engine.store.delete(self.ids[first : first + CHUNK])
+            await self.engine._store.delete(self.ids[first : first + CHUNK])
         self.ids.clear()
 
     async def count(self, states: Iterable[State], task: NumberTask | None = None) -> int:
         """The number of tasks of this bench, or of one of its kinds, in these states."""
         kinds = self.engine.kinds if task is None else {task.kind}
-        counts = await self.engine.store.counts()
+        counts = await self.engine._store.counts()
         return sum(number for (_, kind, state), number in counts.items() if kind in kinds and state in states)
 
     # ------------------------------------------------------------ measures
@@ -212,7 +212,7 @@ async def _measure_all(bench: Bench, tasks: int, show: Callable[[str], None]) ->
     if succeeded != len(bench.ids):
         raise SynergonError(f"{len(bench.ids)} tasks were enqueued, but only {succeeded} of them succeeded")
     return Results(
-        store=await bench.engine.store.describe(),
+        store=await bench.engine._store.describe(),
         tasks=tasks,
         bulk_enqueue_per_second=bulk_rate,
         awaited_enqueue_per_second=awaited_rate,

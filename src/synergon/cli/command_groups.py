@@ -1,22 +1,24 @@
-"""Helpers for command groups that can be called without a command: `synergon limits` means `synergon limits list`."""
+"""Command groups that list when they are called without a command: `synergon limits` means `synergon limits list`."""
 
 from __future__ import annotations
 
-import typer
+from typing import Any
+
+from typer.core import TyperGroup
 
 from synergon.errors import OptionError
 
 
-def has_no_subcommand(context: typer.Context, *, has_options: bool) -> bool:
-    """Whether the group was called without a command. Raises OptionError for options before a command, which would be
-    ignored."""
-    if context.invoked_subcommand is None:
-        return True
-    if has_options:
-        raise OptionError(
-            f"options go after the command: `{context.command_path} {context.invoked_subcommand} ... OPTIONS`"
-        )
-    return False
+class ListGroup(TyperGroup):
+    """A group whose command `list` may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert `list` if the first argument is missing or an option other than --help."""
+        if not args or (args[0].startswith("-") and "--help" not in args):
+            if named := next((name for name in args if name in self.commands), None):
+                raise OptionError(f"options go after the command: `{ctx.command_path} {named} ... OPTIONS`")
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 def number_or_none(value: str, what: str) -> int | None:

@@ -7,12 +7,12 @@ path is an error, not an empty list.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -25,6 +25,8 @@ from synergon.stores import open_store
 
 if TYPE_CHECKING:
     from synergon.stores.base import Store
+
+Result = TypeVar("Result")
 
 PYPROJECT: Final = Path("pyproject.toml")
 
@@ -98,17 +100,20 @@ def require_shared_store(engine: Engine, what: str) -> None:
         )
 
 
-@contextlib.asynccontextmanager
-async def connected(app: str | None, url: str | None) -> AsyncIterator[Engine]:
-    """A connected engine on the database of the command. Raises if the database does not exist."""
-    target = find_target(app, url)
+def run_connected(app: str | None, url: str | None, work: Callable[[Engine], Coroutine[Any, Any, Result]]) -> Result:
+    """Run a function with a connected engine on the database of the command. Raises if the database does not exist."""
+    return asyncio.run(_run_connected(find_target(app, url), work))
+
+
+async def _run_connected(target: Target, work: Callable[[Engine], Coroutine[Any, Any, Result]]) -> Result:
     require_shared_store(target.engine, "the command line")
-    await _require_schema(target)
+    await require_schema(target)
     async with target.engine as engine:
-        yield engine
+        return await work(engine)
 
 
-async def _require_schema(target: Target) -> None:
+async def require_schema(target: Target) -> None:
+    """Raise if the database of the command does not exist, or has no tables of synergon."""
     store = store_of(target.engine)
     versions = await store.schema_versions()
     if versions is not None and versions.found is None:

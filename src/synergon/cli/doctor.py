@@ -12,12 +12,13 @@ from rich.text import Text
 
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
+from synergon.cli.nodes import threads_text
 from synergon.cli.output import console, duration, new_facts, new_table, plural, print_line, short, size, write_json
 from synergon.options.settings import queue_words
 from synergon.policies import Retention
 
 if TYPE_CHECKING:
-    from synergon.cli.diagnosis import Diagnosis
+    from synergon.doctor.diagnosis import Diagnosis
 
 
 def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
@@ -25,9 +26,10 @@ def doctor(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = F
 
     Checks the database, the settings and their sources, the tasks of the app and the live nodes. Changes nothing.
     """
-    from synergon.cli.diagnosis import diagnose  # with the drivers and psutil, which no other command needs
+    from synergon.doctor.diagnosis import diagnose  # with the drivers and psutil, which no other command needs
 
-    found = asyncio.run(diagnose(find_target(app, url)))
+    target = find_target(app, url)
+    found = asyncio.run(diagnose(target.engine, app=target.app, chosen_by=target.chosen_by))
     if as_json:
         write_json(found)
     else:
@@ -99,12 +101,13 @@ def _kinds(found: Diagnosis) -> Table:
         "timeout",
         "function",
         numbers=("attempts",),
-        elastic=("kind", "queue", "function"),
+        elastic=("function",),
+        dispensable=("runs in", "attempts", "function"),
     )
     for kind in found.kinds or ():
         table.add_row(
-            short(kind.kind),
-            short(kind.queue),
+            kind.kind,
+            kind.queue,
             kind.runs_in,
             str(kind.attempts),
             duration(kind.timeout),
@@ -115,12 +118,23 @@ def _kinds(found: Diagnosis) -> Table:
 
 def _nodes(found: Diagnosis) -> Table:
     table = new_table(
-        "node", "name", "host", "pid", "kinds", "lease left", numbers=("pid", "kinds"), elastic=("name", "host")
+        *("node", "name", "host", "pid", "kinds", "threads", "lease left"),
+        numbers=("pid", "kinds", "threads"),
+        elastic=("host",),
+        dispensable=("threads", "pid", "host", "kinds"),
     )
     for node in found.nodes:
         lease = duration(node.lease_remaining) if node.lease_remaining > 0 else Text("expired", style="red")
         process = node.process
-        table.add_row(node.id, short(node.name), short(process.host), str(process.pid), str(len(node.kinds)), lease)
+        table.add_row(
+            node.id,
+            node.name,
+            short(process.host),
+            str(process.pid),
+            str(len(node.kinds)),
+            threads_text(node.state),
+            lease,
+        )
     return table
 
 

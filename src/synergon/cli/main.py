@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,37 +12,52 @@ import typer.main
 from typer.core import TyperGroup
 
 from synergon.cli import (
+    api,
     audit,
     doctor,
     exit_codes,
+    flows,
+    health,
     limits,
     migrate,
     nodes,
-    planned_commands,
     prune,
     queues,
     schedules,
     servers,
+    stats,
+    status,
     tasks,
+    top,
     worker,
 )
 from synergon.cli.database import JsonOption
+from synergon.cli.examples import add_examples
 from synergon.cli.output import is_debugging, print_error, print_line, print_lines, print_traceback
-from synergon.errors import NotAvailable, SynergonError
+from synergon.cli.watch import WatchCommand
+from synergon.errors import SynergonError
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Typer's class of usage errors. Typer does not export it, and its module depends on Typer's version."""
 
 COMMAND_ORDER: Final = (
     "worker",
+    "status",
+    "top",
+    "stats",
     "tasks",
     "queues",
     "schedules",
+    "flows",
     "limits",
     "servers",
     "nodes",
     "audit",
     "prune",
+    "dashboard",
+    "api",
+    "credentials",
+    "health",
     "doctor",
     "migrate",
     "demo",
@@ -61,24 +74,31 @@ class OrderedGroup(TyperGroup):
         return sorted(super().list_commands(ctx), key=lambda name: positions.get(name, len(positions)))
 
 
-app = typer.Typer(
+app: Final = typer.Typer(
     cls=OrderedGroup,
     name="synergon",
     help="A durable task engine: one file to start with, one database to share.",
     epilog=exit_codes.MEANINGS,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
 )
 app.command(epilog=exit_codes.MEANINGS)(worker.worker)
 app.add_typer(tasks.commands, name="tasks", epilog=exit_codes.MEANINGS)
 app.add_typer(queues.commands, name="queues", epilog=exit_codes.MEANINGS)
 app.add_typer(schedules.commands, name="schedules", epilog=exit_codes.MEANINGS)
+app.add_typer(flows.commands, name="flows", epilog=exit_codes.MEANINGS)
 app.add_typer(limits.commands, name="limits", epilog=exit_codes.MEANINGS)
 app.add_typer(servers.commands, name="servers", epilog=exit_codes.MEANINGS)
 app.add_typer(nodes.commands, name="nodes", epilog=exit_codes.MEANINGS)
-app.command(epilog=exit_codes.MEANINGS)(audit.audit)
+app.command(epilog=exit_codes.MEANINGS)(status.status)
+app.command(epilog=exit_codes.MEANINGS)(top.top)
+app.command(epilog=exit_codes.MEANINGS)(stats.stats)
+app.command(epilog=exit_codes.MEANINGS, cls=WatchCommand)(audit.audit)
 app.command(epilog=exit_codes.MEANINGS)(prune.prune)
+app.command(epilog=exit_codes.MEANINGS)(api.dashboard)
+app.command(epilog=exit_codes.MEANINGS)(api.api)
+app.add_typer(api.credentials_commands, name="credentials", epilog=exit_codes.MEANINGS)
+app.command(epilog=exit_codes.MEANINGS)(health.health)
 app.command(epilog=exit_codes.MEANINGS)(doctor.doctor)
 app.command(epilog=exit_codes.MEANINGS)(migrate.migrate)
 
@@ -86,7 +106,9 @@ app.command(epilog=exit_codes.MEANINGS)(migrate.migrate)
 @app.command()
 def demo() -> None:
     """Show what it does, in fifteen seconds."""
-    _load("synergon.demo.run", "demo").main()
+    from synergon.demo.run import main  # slow to load
+
+    main()
 
 
 @app.command()
@@ -99,21 +121,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a store on this machine."""
-    _load("synergon.cli.bench", "bench").main(url, tasks, as_json)
+    from synergon.cli.bench import main  # slow to load
 
-
-for name in planned_commands.NAMES:
-    planned_commands.add(app, name)
-
-
-def _load(module: str, command: str) -> ModuleType:
-    """Import the module of a command when the command is used. Raises NotAvailable if the module is not installed."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise NotAvailable(f"`synergon {command}` is not in this release of synergon") from error
+    main(url, tasks, as_json)
 
 
 def _print_version(is_given: bool) -> None:
@@ -138,10 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
+def command_tree() -> Any:
+    """All commands, with an example in the help of each."""
+    return add_examples(typer.main.get_command(app))
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command, and return its exit code. Every error is printed as one line on stderr."""
     try:
-        code = typer.main.get_command(app).main(list(arguments), prog_name="synergon", standalone_mode=False)
+        code = command_tree().main(list(arguments), prog_name="synergon", standalone_mode=False)
     except UsageError as error:
         return _report_usage(error)
     except SynergonError as error:

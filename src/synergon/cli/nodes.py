@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli.command_groups import has_no_subcommand
-from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
-from synergon.cli.output import console, duration, new_table, print_line, short, show_list, write_json
+from synergon.cli import completion
+from synergon.cli.command_groups import ListGroup
+from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
+from synergon.cli.output import console, duration, new_table, print_line, short, show_list, write_json, write_json_lines
+from synergon.cli.watch import WatchCommand, WatchOption, run_watched
+from synergon.client.node_overview import NodeOverview, read_overviews, threads_in_use
 from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.model.node_status import NodeStatus
-from synergon.model.nodes import NodeRecord
 from synergon.model.operator_actions import AuditRecord
-from synergon.model.process_identity import is_gone
-from synergon.model.record import Record
-from synergon.model.requirements import UNIT, queue_bound
+from synergon.model.requirements import PROCESS, SLOT, THREAD, UNIT, queue_bound
 from synergon.options.settings import queue_words
-from synergon.options.store_urls import shown
 
 WIDE_COLUMNS: Final = 120
+PLAIN_NAMES: Final = {PROCESS: "child_processes", THREAD: "threads", SLOT: "slots"}
 WIDE_HEADINGS: Final = ("id", "address", "version")
 """Columns that only wide terminals show. `--json` has all."""
 
@@ -33,53 +32,19 @@ DEPARTURE_TEXTS: Final = {"drain": "draining", "restart": "restarting"}
 """The text for the status of a node that stops when its running tasks have ended."""
 
 AllOption = Annotated[bool, typer.Option("--all", help="Also list engines that run no tasks and wait for results.")]
-NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True)]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", hidden=True, autocompletion=completion.nodes)]
 
-commands = typer.Typer(help="List the nodes; cordon, drain, restart or stop one.", invoke_without_command=True)
-
-
-class NodeRow(Record, frozen=True, kw_only=True):
-    """A node in the list. The field names are those of `nodes --json`."""
-
-    id: str
-    name: str
-    host: str
-    pid: int
-    is_alive: bool
-    """Whether the lease is live and, if the node is on this host, its process exists."""
-    runs_tasks: bool
-    """Whether the engine runs tasks. False for one that only waits for results."""
-    kinds: tuple[str, ...]
-    queues: tuple[str, ...] | None
-    """The queues that the node serves. None means all queues."""
-    concurrency: int
-    running: int
-    """The number of tasks that run on the node, according to the store. Those of a dead node are about to be reaped."""
-    free: int
-    """The number of free slots. 0 for a dead or cordoned node."""
-    is_cordoned: bool
-    """Whether the node starts no new tasks."""
-    cordoned_at: datetime | None
-    departure: str | None
-    """`drain` or `restart`, if the node stops when its running tasks have ended. None otherwise."""
-    address: str | None
-    """The address for peers. None if peers cannot reach the node."""
-    version: str
-    registered_at: datetime
-    lease_remaining: float
-    """The seconds until the lease ends, by the store's clock. Negative after it has ended."""
-    state: NodeStatus
-    """The status that the node published last."""
-    state_age: float
-    """The age of that status in seconds, by the store's clock."""
+commands: Final = typer.Typer(
+    help="List, cordon, drain, restart or stop nodes. Without a command: list.", cls=ListGroup
+)
 
 
-@commands.callback()
-def nodes(
-    context: typer.Context,
+@commands.command("list", cls=WatchCommand)
+def list_nodes(
     app: AppOption = None,
     url: UrlOption = None,
     is_all: AllOption = False,
+    watch: WatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the nodes.
@@ -87,10 +52,14 @@ def nodes(
     Shows running tasks and slots of each, and includes dead nodes that have not been reaped yet. A terminal of 120
     columns also shows ids, addresses and versions; so does --json, with one node per line.
     """
-    if not has_no_subcommand(context, has_options=bool(app or url or is_all or as_json)):
-        return
-    rows = asyncio.run(_read(app, url, is_all=is_all))
-    show_list(rows, lambda: _table(rows), as_json=as_json, nothing="there are no nodes; `synergon worker` starts one")
+
+    def show(rows: list[NodeOverview]) -> None:
+        if as_json:
+            write_json_lines(row.document() for row in rows)
+            return
+        show_list(rows, lambda: _table(rows), as_json=False, nothing="there are no nodes; `synergon worker` starts one")
+
+    run_watched(app, url, partial(_read, is_all=is_all), show, watch, as_json=as_json)
 
 
 @commands.command()
@@ -139,20 +108,19 @@ def stop(node: NodeName, app: AppOption = None, url: UrlOption = None, as_json: 
 
 
 def _request(verb: str, node: str, app: str | None, url: str | None, *, as_json: bool) -> None:
-    async def write() -> AuditRecord:
-        async with connected(app, url) as engine:
-            node_id = await _node_id(engine, node)
-            request = {
-                "cordon": engine.cordon,
-                "uncordon": engine.uncordon,
-                "drain": engine.drain,
-                "restart": engine.restart,
-                "stop": engine.shut_down,
-            }[verb]
-            await request(node_id)
-            return next(entry for entry in await engine.audit() if (entry.verb, entry.subject) == (verb, node_id))
+    async def write(engine: Engine) -> AuditRecord:
+        node_id = await _node_id(engine, node)
+        request = {
+            "cordon": engine.cordon,
+            "uncordon": engine.uncordon,
+            "drain": engine.drain,
+            "restart": engine.restart,
+            "stop": engine.shut_down,
+        }[verb]
+        await request(node_id)
+        return next(entry for entry in await engine.audit() if (entry.verb, entry.subject) == (verb, node_id))
 
-    entry = asyncio.run(write())
+    entry = run_connected(app, url, write)
     if as_json:
         write_json(entry)
     else:
@@ -169,53 +137,34 @@ async def _node_id(engine: Engine, wanted: str) -> str:
     return named[0] if named else wanted  # the engine rejects an unknown id, and the audit records that
 
 
-async def _read(app: str | None, url: str | None, *, is_all: bool) -> list[NodeRow]:
-    async with connected(app, url) as engine:
-        found = await engine.store.nodes()
-        running = await engine.store.running_by_node()
-    return [_row(node, running.get(node.id, 0)) for node in found if is_all or node.concurrency]
+async def _read(engine: Engine, *, is_all: bool) -> list[NodeOverview]:
+    return await read_overviews(engine._store, with_waiting=is_all)
 
 
-def _row(node: NodeRecord, running: int) -> NodeRow:
-    alive = is_alive(node)
-    return NodeRow(
-        id=node.id,
-        name=node.name,
-        host=node.process.host,
-        pid=node.process.pid,
-        is_alive=alive,
-        runs_tasks=bool(node.concurrency),
-        kinds=node.kinds,
-        queues=node.queues,
-        concurrency=node.concurrency,
-        running=running,
-        free=max(node.concurrency - running, 0) if alive and not node.is_cordoned else 0,
-        is_cordoned=node.is_cordoned,
-        cordoned_at=node.cordoned_at,
-        departure=node.state.departure if node.is_cordoned else None,
-        address=shown(node.address) if node.address is not None else None,
-        version=node.version,
-        registered_at=node.registered_at,
-        lease_remaining=node.lease_remaining,
-        state=node.state,
-        state_age=node.published_ago,
-    )
+def threads_text(state: NodeStatus) -> str:
+    """The threads of a node in a table: in use and in total."""
+    in_use = threads_in_use(state)
+    return "" if in_use is None else f"{in_use}/{state.totals[THREAD] // UNIT}"
 
 
-def is_alive(node: NodeRecord) -> bool:
-    """Whether the lease of the node is live and, if the node is on this host, its process exists."""
-    return node.lease_remaining > 0 and not is_gone(node.process)
-
-
-def _table(rows: Sequence[NodeRow]) -> Table:
+def _table(rows: Sequence[NodeOverview]) -> Table:
     is_wide = console.width >= WIDE_COLUMNS
-    headings = ("name", "", "running", "lease", "host", "pid", "kinds", "queues", *(WIDE_HEADINGS if is_wide else ()))
-    table = new_table(*headings, numbers=("running", "pid"), elastic=("name", "host", "kinds", "queues", "address"))
+    headings = (
+        *("name", "", "running", "threads", "lease", "host", "pid", "kinds", "queues"),
+        *(WIDE_HEADINGS if is_wide else ()),
+    )
+    table = new_table(
+        *headings,
+        numbers=("running", "threads", "pid"),
+        elastic=("host", "kinds", "queues", "address"),
+        dispensable=("threads", "pid", "queues", "host", "lease"),
+    )
     for row in rows:
         table.add_row(
-            short(row.name),
+            row.name,
             _status(row),
             f"{row.running}/{row.concurrency}",
+            threads_text(row.state),
             duration(round(row.lease_remaining)) if row.lease_remaining > 0 else "expired",
             short(row.host),
             str(row.pid),
@@ -226,13 +175,13 @@ def _table(rows: Sequence[NodeRow]) -> Table:
     return table
 
 
-def _queues(row: NodeRow, names: Iterable[str]) -> list[str]:
+def _queues(row: NodeOverview, names: Iterable[str]) -> list[str]:
     """The queues of a node, with their bounds, as its command line has them."""
     bounds = {name: row.state.totals.get(queue_bound(name)) for name in names}
     return queue_words({name: None if bound is None else bound // UNIT for name, bound in bounds.items()})
 
 
-def _status(row: NodeRow) -> Text:
+def _status(row: NodeOverview) -> Text:
     if not row.is_alive:
         return Text("dead", style="red")
     if row.is_cordoned:

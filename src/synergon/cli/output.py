@@ -14,16 +14,18 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
+from rich.table import Column, Table
 from rich.text import Text
 
 from synergon.model.lifecycle import State
 from synergon.model.printable import printable, printable_json
+from synergon.model.record import Record
 from synergon.options.durations import rough
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
     from rich.progress import Progress
 
 STATE_STYLES: Final = {
@@ -38,7 +40,30 @@ STATE_STYLES: Final = {
 
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
-console: Final = Console(markup=False, highlight=False, emoji=False)
+UNLIMITED_COLUMNS: Final = 100_000
+SHRUNK_COLUMNS: Final = 8
+"""How narrow an elastic column becomes before other columns are left out."""
+PADDING: Final = 2
+
+
+class Output(Console):
+    """A console that cuts and wraps nothing if its output is no terminal, unless $COLUMNS says how wide it is."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and rows."""
+        found = super().size
+        if self.is_terminal or "COLUMNS" in os.environ:
+            return found
+        return ConsoleDimensions(UNLIMITED_COLUMNS, found.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        """Fix columns and rows."""
+        self._width, self._height = new_size
+
+
+console: Final = Output(markup=False, highlight=False, emoji=False)
 stderr: Final = Console(markup=False, highlight=False, emoji=False, stderr=True)
 
 
@@ -74,7 +99,27 @@ def _one_line(text: str | Text) -> Text:
 
 
 class PrintableTable(Table):
-    """A table in whose cells control characters are escaped."""
+    """A table in whose cells control characters are escaped, and which leaves out columns that do not fit."""
+
+    dispensable: tuple[str, ...] = ()
+    """The headings of columns that are left out on a narrow terminal, the first one first."""
+    elastic: tuple[str, ...] = ()
+    """The headings of columns that shrink on a narrow terminal."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for heading in self.dispensable:
+            if self._least_width() <= options.max_width:
+                break
+            self.columns[:] = [column for column in self.columns if column.header != heading]
+        yield from super().__rich_console__(console, options)
+
+    def _least_width(self) -> int:
+        """The width at which no column but the elastic ones is cut."""
+        return sum(self._least_width_of(column) + PADDING for column in self.columns)
+
+    def _least_width_of(self, column: Column) -> int:
+        widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        return min(widest, SHRUNK_COLUMNS) if column.header in self.elastic else widest
 
     def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
         """Add a row. Control characters in its cells are escaped."""
@@ -91,13 +136,17 @@ def is_debugging() -> bool:
 
 def write_json(value: Any) -> None:
     """Write one JSON document."""
-    _write(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    _write(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2))
 
 
 def write_json_lines(values: Iterable[Any]) -> None:
     """Write one JSON document per line."""
     for value in values:
-        _write(msgspec.json.encode(value))
+        _write(msgspec.json.encode(_plain(value)))
+
+
+def _plain(value: Any) -> Any:
+    return value.as_dict() if isinstance(value, Record) else value
 
 
 def _write(document: bytes) -> None:
@@ -118,11 +167,15 @@ def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool
         print_line(nothing)
 
 
-def new_table(*headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = ()) -> Table:
+def new_table(
+    *headings: str, numbers: Iterable[str] = (), elastic: Iterable[str] = (), dispensable: Iterable[str] = ()
+) -> Table:
     """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal, the columns in `elastic`
-    (see `short`) shrink, the widest first; the others keep their width."""
+    (see `short`) shrink, the widest first; the others keep their width. If that is not enough, the columns in
+    `dispensable` are left out, the first one first."""
     table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    right, shrinking = set(numbers), set(elastic)
+    right, shrinking = set(numbers), tuple(elastic)
+    table.elastic, table.dispensable = shrinking, tuple(dispensable)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in shrinking)
     return table

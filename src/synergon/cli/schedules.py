@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from typing import Annotated, Final
@@ -12,8 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from synergon.cli import exit_codes
-from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli import completion, exit_codes
+from synergon.cli.command_groups import ListGroup
+from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
 from synergon.cli.output import (
     absolute,
     console,
@@ -28,46 +28,53 @@ from synergon.cli.output import (
     write_json,
     write_json_lines,
 )
+from synergon.cli.watch import WatchCommand, WatchOption, run_watched
 from synergon.engine import Engine
 from synergon.explain.explanation import ScheduleExplanation
 from synergon.model.record import to_datetime
 from synergon.model.schedules import Occurrence, ScheduleRecord, ScheduleRun
 from synergon.options.timetable import zone
 
-Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
-Names = Annotated[list[str], typer.Argument(metavar="NAME", hidden=True)]
-SomeName = Annotated[str | None, typer.Argument(metavar="NAME", hidden=True)]
+_ARGUMENT: Final = typer.Argument(metavar="NAME", hidden=True, autocompletion=completion.schedules)
+Name = Annotated[str, _ARGUMENT]
+Names = Annotated[list[str], _ARGUMENT]
+SomeName = Annotated[str | None, _ARGUMENT]
 NumberOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many occurrences to list.")]
 
 STYLES: Final = {"active": "", "paused": "yellow", "ended": "dim", "undeclared": "red"}
 
-commands = typer.Typer(no_args_is_help=True, help="List, pause, resume, run and delete schedules.")
+commands: Final = typer.Typer(
+    cls=ListGroup, help="List, pause, resume, run and delete schedules. Without a command: list."
+)
 
 
-@commands.command("list")
-def list_schedules(app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+@commands.command("list", cls=WatchCommand)
+def list_schedules(
+    app: AppOption = None, url: UrlOption = None, watch: WatchOption = None, as_json: JsonOption = False
+) -> None:
     """List the schedules.
 
     Shows when each fires next, and how many of its occurrences were fired, missed and skipped. `undeclared` means that
     no live worker has the code that declares it, so it does not fire. With --json one schedule per line.
     """
 
-    async def read() -> tuple[list[ScheduleRecord], datetime]:
-        async with connected(app, url) as engine:
-            return await engine.schedules.list(), to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[list[ScheduleRecord], datetime]:
+        return await engine.schedules.list(), to_datetime(await engine._store.now())
 
-    found, now = asyncio.run(read())
-    show_list(found, lambda: _table(found, now), as_json=as_json, nothing="there are no schedules")
+    def show(found: tuple[list[ScheduleRecord], datetime]) -> None:
+        show_list(found[0], lambda: _table(*found), as_json=as_json, nothing="there are no schedules")
+
+    run_watched(app, url, read, show, watch, as_json=as_json)
 
 
 def _table(found: list[ScheduleRecord], now: datetime) -> Table:
     numbers = ("fired", "missed", "skipped")
-    table = new_table("schedule", "when", "next", *numbers, "", numbers=numbers, elastic=("schedule", "when"))
+    table = new_table("schedule", "when", "next", *numbers, "", numbers=numbers, elastic=("when",), dispensable=numbers)
     for schedule in found:
         is_awaited = schedule.due_at is not None and schedule.state == "active"
         counts = (schedule.times_fired, schedule.times_missed, schedule.times_skipped)
         table.add_row(
-            short(schedule.name),
+            schedule.name,
             short(_timing(schedule)),
             relative(schedule.due_at, now) if is_awaited and schedule.due_at is not None else "",
             *map(str, counts),
@@ -86,12 +93,11 @@ def _timing(schedule: ScheduleRecord) -> str:
 def show(name: Name, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one schedule, and explain it: when it fires next, or why it does not."""
 
-    async def read() -> tuple[ScheduleRecord, ScheduleExplanation, datetime]:
-        async with connected(app, url) as engine:
-            record = await engine.schedules.get(name)
-            return record, await engine.schedules.explain(name), to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[ScheduleRecord, ScheduleExplanation, datetime]:
+        record = await engine.schedules.get(name)
+        return record, await engine.schedules.explain(name), to_datetime(await engine._store.now())
 
-    schedule, explanation, now = asyncio.run(read())
+    schedule, explanation, now = run_connected(app, url, read)
     if as_json:
         write_json(msgspec.to_builtins(schedule) | {"explanation": explanation.sentence})
         return
@@ -145,19 +151,18 @@ def next_occurrences(
     Times are in the zone of each schedule, without its jitter.
     """
 
-    async def read() -> tuple[list[Occurrence], dict[str, str], datetime]:
-        async with connected(app, url) as engine:
-            zones = {schedule.name: schedule.tz for schedule in await engine.schedules.list()}
-            return await engine.schedules.upcoming(number, name=name), zones, to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[list[Occurrence], dict[str, str], datetime]:
+        zones = {schedule.name: schedule.tz for schedule in await engine.schedules.list()}
+        return await engine.schedules.upcoming(number, name=name), zones, to_datetime(await engine._store.now())
 
-    found, zones, now = asyncio.run(read())
+    found, zones, now = run_connected(app, url, read)
 
     def table() -> Table:
-        table = new_table("at", "", "schedule", elastic=("schedule",))
+        table = new_table("at", "", "schedule")
         for occurrence in found:
             tz = zones.get(occurrence.name, "UTC")
             at = occurrence.at.astimezone(zone(tz))
-            table.add_row(f"{at:%Y-%m-%d %H:%M:%S} {tz}", relative(occurrence.at, now), short(occurrence.name))
+            table.add_row(f"{at:%Y-%m-%d %H:%M:%S} {tz}", relative(occurrence.at, now), occurrence.name)
         return table
 
     show_list(found, table, as_json=as_json, nothing="no schedule fires")
@@ -202,14 +207,13 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    async def write() -> list[bool]:
-        async with connected(app, url) as engine:
-            for name in names:  # none is changed if one does not exist
-                await engine.schedules.get(name)
-            change = change_of(engine)
-            return [await change(name) for name in names]
+    async def write(engine: Engine) -> list[bool]:
+        for name in names:  # none is changed if one does not exist
+            await engine.schedules.get(name)
+        change = change_of(engine)
+        return [await change(name) for name in names]
 
-    found = list(zip(names, asyncio.run(write()), strict=True))
+    found = list(zip(names, run_connected(app, url, write), strict=True))
     if as_json:
         write_json_lines({"name": name, "changed": is_changed} for name, is_changed in found)
         return
@@ -224,11 +228,10 @@ def run(name: Name, app: AppOption = None, url: UrlOption = None, as_json: JsonO
     It obeys the schedule's `overlap`: with "skip" there is none while the task before has not ended.
     """
 
-    async def write() -> ScheduleRun:
-        async with connected(app, url) as engine:
-            return await engine.schedules.run_once(name)
+    async def write(engine: Engine) -> ScheduleRun:
+        return await engine.schedules.run_once(name)
 
-    found = asyncio.run(write())
+    found = run_connected(app, url, write)
     task_id = None if found.task is None else found.task.id
     if as_json:
         write_json({"name": name, "task_id": task_id, "reason": found.reason})

@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from synergon.cli import logs
@@ -27,6 +27,14 @@ from synergon.cli.exit_codes import OK, RESTART, UNAVAILABLE, USAGE
 from synergon.cli.reload import check_watchfiles, watch
 from synergon.cli.supervisor_link import WorkerLink, open_link
 from synergon.model.printable import printing
+from synergon.node.health.systemd import (
+    ALIVE,
+    READY,
+    STOPPING,
+    SystemdNotifier,
+    notifier_of,
+)
+from synergon.node.health.systemd import VARIABLES as SYSTEMD_VARIABLES
 from synergon.node.processes.child_process import describe_end
 
 FIRST_PAUSE_SECONDS: Final = 0.2
@@ -37,6 +45,9 @@ HEALTHY_SECONDS: Final = 30.0
 KILL_SECONDS: Final = 2.0
 """How many seconds a worker may take to end after the second signal."""
 
+START_CHECK_SECONDS: Final = 0.1
+"""How often to check whether all workers have started, for systemd."""
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_CODES: Final = frozenset(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of a worker that got a signal before it had installed its handlers. It had no tasks yet."""
@@ -44,38 +55,86 @@ SIGNAL_CODES: Final = frozenset(code for number in SIGNALS for code in (-number,
 PERMANENT_CODES: Final = frozenset({USAGE, UNAVAILABLE})
 """Exit codes for errors that a restart would not fix."""
 
-logger = logging.getLogger("synergon.cli")
+logger: Final = logging.getLogger("synergon.cli")
 printing(logger)
 
 
 def supervise(
-    arguments: Sequence[str], processes: int, level: logs.Level, *, name: str | None, drain: bool, reload: bool
+    arguments: Sequence[str],
+    processes: int,
+    level: logs.Level,
+    log_format: logs.Format,
+    *,
+    name: str | None,
+    health_listen: str | None,
+    drain: bool,
+    reload: bool,
 ) -> int:
-    """Keep `processes` workers running until a signal, or until all have drained. Returns the exit code."""
+    """Keep `processes` workers running until a signal, or until all have drained. Returns the exit code.
+
+    The supervisor answers probes for all workers at `health_listen`, and each worker for itself at one of the next
+    ports. A single worker answers at `health_listen` itself.
+    """
     if reload:
         check_watchfiles()
-    logs.configure(level, "supervisor")
-    return asyncio.run(_supervise(arguments, processes, name, drain=drain, reload=reload))
+    logs.configure(level, "supervisor", log_format)
+    numbers = range(1, processes + 1)
+    addresses = [health_address(health_listen, number, processes) for number in numbers]
+    commands = [_command(arguments, name, *own) for own in zip(addresses, numbers, strict=True)]
+    answered_for = dict(zip(map(str, numbers), addresses, strict=True))
+    has_own_address = health_listen is not None and health_listen not in addresses
+    return asyncio.run(
+        _supervise(commands, health_listen if has_own_address else None, answered_for, drain=drain, reload=reload)
+    )
 
 
-async def _supervise(arguments: Sequence[str], processes: int, name: str | None, *, drain: bool, reload: bool) -> int:
+async def _supervise(
+    commands: Sequence[Sequence[str]],
+    health_listen: str | None,
+    addresses: Mapping[str, str | None],
+    *,
+    drain: bool,
+    reload: bool,
+) -> int:
     workers = [
-        WorkerKeeper(number, _command(arguments, name, number), drain=drain, reload=reload)
-        for number in range(1, processes + 1)
+        WorkerKeeper(number, command, drain=drain, reload=reload) for number, command in enumerate(commands, start=1)
     ]
-    return await Supervisor(workers, reload=reload).run()
+    server = None
+    if health_listen is not None:
+        from synergon.cli.supervisor_health import serve  # heavy, and seldom needed
+
+        server = serve(health_listen, {number: address for number, address in addresses.items() if address})
+        logger.info("health of all workers is served on http://%s", health_listen)
+    try:
+        return await Supervisor(workers, notifier_of(os.environ), reload=reload).run()
+    finally:
+        if server is not None:
+            await server.close()
 
 
-def _command(arguments: Sequence[str], name: str | None, number: int) -> list[str]:
-    names = [] if name is None else [f"--name={name}-{number}"]
-    return [sys.executable, "-m", "synergon", "worker", *arguments, *names]
+def _command(arguments: Sequence[str], name: str | None, health_listen: str | None, number: int) -> list[str]:
+    own = [] if name is None else [f"--name={name}-{number}"]
+    if health_listen is not None:
+        own.append(f"--health-listen={health_listen}")
+    return [sys.executable, "-m", "synergon", "worker", *arguments, *own]
+
+
+def health_address(health_listen: str | None, number: int, processes: int) -> str | None:
+    """Where the worker of this number, from 1 on, answers probes. With port 0, and if it is the only worker, at the
+    given address."""
+    if health_listen is None or processes == 1:
+        return health_listen
+    host, separator, port = health_listen.rpartition(":")
+    is_any = not separator or port == "0"
+    return health_listen if is_any else f"{host}:{int(port) + number}"
 
 
 class Supervisor:
     """Forwards signals and code changes to the workers, and waits for their end."""
 
-    def __init__(self, workers: Sequence[WorkerKeeper], *, reload: bool) -> None:
+    def __init__(self, workers: Sequence[WorkerKeeper], notifier: SystemdNotifier | None, *, reload: bool) -> None:
         self._workers = workers
+        self._notifier = notifier
         self._reload = reload
         self._first_signal: signal.Signals | None = None
         self._was_killed_by: signal.Signals | None = None
@@ -85,12 +144,14 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        watching = asyncio.ensure_future(self._watch()) if self._reload else None
+        beside = [asyncio.ensure_future(self._watch())] if self._reload else []
+        if self._notifier is not None:
+            beside.append(asyncio.ensure_future(self._notify(self._notifier)))
         try:
             codes = await asyncio.gather(*(self._keep(worker) for worker in self._workers))
         finally:
-            if watching is not None:
-                watching.cancel()
+            for task in beside:
+                task.cancel()
         if self._was_killed_by is not None:
             return 128 + self._was_killed_by
         return max(code if code >= 0 else 128 - code for code in codes)
@@ -102,6 +163,15 @@ class Supervisor:
                 other.stop(signal.SIGTERM)
         return code
 
+    async def _notify(self, notifier: SystemdNotifier) -> None:
+        """Tell systemd when all workers have started, and from then on that the supervisor lives."""
+        while not all(worker.has_started for worker in self._workers):  # noqa: ASYNC110  a socket tells, when it is read
+            await asyncio.sleep(START_CHECK_SECONDS)
+        notifier.send(READY)
+        while notifier.interval_seconds is not None:
+            notifier.send(ALIVE)
+            await asyncio.sleep(notifier.interval_seconds)
+
     async def _watch(self) -> None:
         try:
             await watch(self._on_change)
@@ -111,6 +181,8 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._first_signal is None:
             self._first_signal = number
+            if self._notifier is not None:
+                self._notifier.send(STOPPING)
             logger.info("%s: waiting for the workers; a second signal stops them at once", number.name)
             for worker in self._workers:
                 worker.stop(number)
@@ -136,7 +208,7 @@ class WorkerKeeper:
         self._process: asyncio.subprocess.Process | None = None
         self._link: WorkerLink | None = None
         self._has_ever_started = False
-        self.has_given_up = False
+        self.has_given_up: bool = False
         self._was_signalled = False
         self._is_stopping = False
         self._wake = asyncio.Event()
@@ -182,6 +254,7 @@ class WorkerKeeper:
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
                     *("--supervisor-fd", str(theirs.fileno())),
+                    env={name: value for name, value in os.environ.items() if name not in SYSTEMD_VARIABLES},
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,

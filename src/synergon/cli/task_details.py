@@ -1,4 +1,4 @@
-"""Prints one task in full: facts, arguments, result and errors."""
+"""Prints one task in full: facts, attempts, arguments, result and errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from rich.table import Table
 from rich.text import Text
 
-from synergon.cli.output import absolute, console, new_facts, print_line, print_lines, relative, state_text
+from synergon.cli.output import (
+    absolute,
+    console,
+    duration,
+    new_facts,
+    new_table,
+    print_line,
+    print_lines,
+    relative,
+    short,
+    state_text,
+)
+from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.outcomes import ErrorRecord
@@ -20,7 +33,7 @@ ONE_LINE: Final = 60
 
 
 def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> None:
-    """Print the facts first, then arguments, result and errors."""
+    """Print the facts first, then the attempts if there were others than one success, arguments, result and errors."""
     print_line(_title(task))
     facts = new_facts()
     for name, value in _facts(task, nodes, now):
@@ -29,10 +42,48 @@ def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) 
     for name in [name for name, text in documents.items() if len(text) <= ONE_LINE]:
         facts.add_row(name, Text(documents.pop(name)))
     console.print(facts)
+    if task.ended_attempts:
+        print_line()
+        console.print(_attempts(task, nodes))
     for name, text in documents.items():
         _print_block(Text(name, style="bold"), msgspec.json.format(text, indent=2))
     for error in task.errors:
         _print_error(error, now)
+
+
+def _attempts(task: TaskRecord, nodes: Sequence[NodeRecord]) -> Table:
+    """The latest attempts, one per line. The claim number tells apart those that were not counted."""
+    elastic = ("outcome", "node", "server")
+    has_servers = any(attempt.server is not None for attempt in task.attempts_made)
+    headings = ("claim", "started", "took", *(elastic if has_servers else elastic[:2]))
+    table = new_table(*headings, numbers=("claim", "took"), elastic=elastic)
+    for attempt in task.attempts_made:
+        started = attempt.started_at
+        cells: list[str | Text] = [
+            str(attempt.claim_no),
+            "" if started is None else started.astimezone().isoformat(sep=" ", timespec="seconds")[:19],
+            "" if attempt.seconds is None else duration(attempt.seconds),
+            short(_outcome(attempt)),
+            short(_node_of(attempt, nodes)),
+        ]
+        table.add_row(*cells, *([short(attempt.server or "")] if has_servers else []))
+    return table
+
+
+def _outcome(attempt: AttemptRecord) -> str:
+    if attempt.outcome is None:
+        return "running"
+    has_other_error = attempt.error is not None and attempt.error.lower() != attempt.outcome
+    return f"{attempt.outcome}: {attempt.error}" if has_other_error else attempt.outcome
+
+
+def _node_of(attempt: AttemptRecord, nodes: Sequence[NodeRecord]) -> str:
+    """The name of the node that ran the attempt, else its id."""
+    known = next((node.name for node in nodes if node.id == attempt.node_id), None)
+    name = attempt.node_name or known
+    if name is None or attempt.host is None or attempt.host in name:
+        return name or attempt.node_id or ""
+    return f"{name} on {attempt.host}"
 
 
 def _title(task: TaskRecord) -> Text:
@@ -47,6 +98,8 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
         yield "title", task.title
     yield "queue", task.queue
     yield "priority", str(task.priority)
+    if task.units > 1:
+        yield "units", f"{task.units}, for the rates of its limits"
     yield "attempts", f"{task.attempts} of {task.max_attempts}" if task.max_attempts is not None else str(task.attempts)
     if task.crashes:
         yield "crashes", str(task.crashes)
@@ -80,7 +133,7 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
 
 
 def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
-    """The server, key queue and group of the task, and the group that it waits for."""
+    """The server, key queue and group of the task, and whether it waits for others."""
     if task.schedule is not None and task.scheduled_for is not None:
         yield "schedule", f"{task.schedule}, for {task.scheduled_for.astimezone().isoformat(sep=' ')}"
     if task.server is not None:
@@ -89,10 +142,12 @@ def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
         yield "command", f"for {task.target}" if task.target is not None else "for any server"
     if task.limit_key:
         yield "limit key", task.limit_key
+    if task.fair_key is not None:
+        yield "tenant", task.fair_key
     if task.group_id is not None:
         yield "group", str(task.group_id)
-    if task.after_group is not None:
-        yield "waits for", f"group {task.after_group}"
+    if task.is_dependent:
+        yield "waits for", "tasks that it depends on"
 
 
 def _node(node_id: str, nodes: Sequence[NodeRecord]) -> str:
@@ -116,7 +171,10 @@ def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
 def _print_error(error: ErrorRecord, now: datetime) -> None:
     attempt = f"attempt {error.attempt}: " if error.attempt else ""
     when = f" ({relative(error.at, now)})" if error.at is not None else ""
-    _print_block(Text(f"{attempt}{error.type}{when}", style="bold red"), error.traceback.rstrip() or error.message)
+    where = "" if error.node_name is None else f" on {error.node_name}"
+    _print_block(
+        Text(f"{attempt}{error.type}{where}{when}", style="bold red"), error.traceback.rstrip() or error.message
+    )
 
 
 def _print_block(heading: Text, text: str) -> None:

@@ -17,13 +17,13 @@ ApplyToIds = Callable[[Engine, Sequence[int]], Awaitable[list[Moved]]]
 
 
 async def apply_to_ids(
-    engine: Engine, operation: BulkOperation, apply: ApplyToIds | None, ids: Sequence[int], *, as_json: bool
+    engine: Engine, operation: BulkOperation, apply: ApplyToIds, ids: Sequence[int], *, as_json: bool
 ) -> bool:
     """Apply the operation to these tasks and print the result of each; return whether all succeeded. `apply` records
-    each task in the audit, if there is an operator action for one task."""
+    each task in the audit."""
     unique = list(dict.fromkeys(ids))
-    results = await (operation.apply(engine.store, unique) if apply is None else apply(engine, unique))
-    engine.bulk.announce(results)
+    results = await apply(engine, unique)
+    engine._bulk.announce(results)
     if as_json:
         write_json_lines(results)
         return all(result.done for result in results)
@@ -31,7 +31,7 @@ async def apply_to_ids(
         if result.done:
             print_line(f"task {result.id} {_success_text(operation, result)}")
         else:
-            print_error(_failure_text(operation, result))
+            print_error(operation.failure_text(result))
     return all(result.done for result in results)
 
 
@@ -41,14 +41,6 @@ def _success_text(operation: BulkOperation, result: Moved) -> str:
     return f"was {operation.participle}"
 
 
-def _failure_text(operation: BulkOperation, result: Moved) -> str:
-    if result.state is None:
-        return f"there is no task {result.id}: it never existed, was deleted, or its history was pruned"
-    if result.key_holder is not None:
-        return f"task {result.id} cannot be {operation.participle}: task {result.key_holder} is live and holds its key"
-    return f"task {result.id} is {result.state} and cannot be {operation.participle}; {operation.advice}"
-
-
 async def apply_to_all(
     engine: Engine, operation: BulkOperation, query: TaskQuery, *, is_confirmed: bool, is_dry_run: bool, as_json: bool
 ) -> bool:
@@ -56,7 +48,7 @@ async def apply_to_all(
     a live task with its key."""
     if query == TaskQuery() and not (is_confirmed or is_dry_run):
         raise OptionError("--all needs a filter (--kind, --state, ...), or --yes for all tasks")
-    total = await engine.bulk.count(operation, query)
+    total = await engine._bulk.count(operation, query)
     if is_dry_run:
         if as_json:
             write_json({"matching": total})
@@ -75,7 +67,7 @@ async def apply_to_all(
             totals.update(_category(result) for result in results)
             progress.advance(bar, len(results))
 
-        await engine.bulk.apply(operation, query, on_page)
+        await engine._bulk.apply(operation, query, on_page)
     return not totals["blocked"] if as_json else _print_totals(operation, totals)
 
 

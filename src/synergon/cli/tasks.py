@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
 from rich.table import Table
 
 from synergon.cli import exit_codes, task_operations
-from synergon.cli.database import AppOption, JsonOption, UrlOption, connected
+from synergon.cli.command_groups import ListGroup
+from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
 from synergon.cli.output import (
-    console,
     new_table,
     print_line,
     relative,
     short,
+    show_list,
     state_text,
     write_json,
-    write_json_lines,
 )
 from synergon.cli.task_details import print_details
 from synergon.cli.task_explanation import print_explanation
+from synergon.cli.task_filters import with_filters
+from synergon.cli.watch import WatchCommand, WatchOption, run_watched
 from synergon.client import bulk
-from synergon.client.operations import check_due, check_why
+from synergon.client.operations import check_due, check_why, query_of
+from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.explain.explanation import Explanation
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import to_datetime
-from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_records import SEARCHED_TASKS, Sort, TaskFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.options.options import check_priority
 
 LARGEST_ID: Final = 2**63 - 1
 
-StateOption = Annotated[
-    list[State] | None,
-    typer.Option("--state", metavar="STATE", help=f"Only tasks in this state; repeatable. One of {', '.join(State)}."),
-]
-KindOption = Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only tasks of this kind.")]
-QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only tasks of this queue.")]
-TagOption = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only tasks with this tag.")]
-KeyOption = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only tasks with this unique key.")]
-TitleOption = Annotated[
-    str | None,
-    typer.Option("--title", metavar="TEXT", help="Only tasks whose title contains this text, in any case."),
+SortOption = Annotated[
+    str, typer.Option("--sort", metavar="ORDER", help="By id, due (scheduled tasks) or end (final ones).")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All tasks that match the filters, instead of ids.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Allow --all without a filter.")]
@@ -53,58 +48,64 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="With --all: only 
 Id = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 SomeIds = Annotated[list[int] | None, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, hidden=True)]
 
-commands = typer.Typer(no_args_is_help=True, help="List, explain, retry, cancel and delete tasks.")
+commands: Final = typer.Typer(
+    cls=ListGroup, help="List, explain, retry, cancel and delete tasks. Without a command: list."
+)
 
 
-@commands.command("list")
+@commands.command("list", cls=WatchCommand)
+@with_filters
 def list_tasks(
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
+    filters: dict[str, Any],
+    sort: SortOption = "id",
+    ascending: Annotated[bool, typer.Option("--ascending", help="The first ones first.")] = False,
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many to list at most.")] = 50,
-    before: Annotated[int | None, typer.Option(metavar="ID", min=1, help="Only ids below this one.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on after the page before.")] = None,
     app: AppOption = None,
     url: UrlOption = None,
+    watch: WatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first.
 
-    With --json one task per line.
+    With --json, prints one task per line. A search reads at most 10000 tasks that match the other filters. If there are
+    more, the output says how to continue.
     """
 
-    async def read() -> tuple[TaskPage, datetime]:
-        async with connected(app, url) as engine:
-            page = await engine.tasks(
-                state=state or None, kind=kind, queue=queue, tag=tag, key=key, title=title, before=before, limit=limit
-            )
-            return page, to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[TaskPage, datetime]:
+        order: TaskFilters = {"sort": cast(Sort, sort), "ascending": ascending, "limit": limit, "after": after}
+        page = await engine.tasks(**filters, **order)
+        return page, to_datetime(await engine._store.now())
 
-    page, now = asyncio.run(read())
-    if as_json:
-        write_json_lines(page)
-        return
-    if not page.tasks:
-        print_line("no tasks match")
-        return
-    console.print(_table(page, now))
-    if page.next is not None:
-        print_line(f"older tasks: --before {page.next}")
+    def show(found: tuple[TaskPage, datetime]) -> None:
+        page, now = found
+        show_list(page.tasks, lambda: _table(page, now), as_json=as_json, nothing="no tasks match")
+        if not as_json:
+            _print_next(page)
+
+    run_watched(app, url, read, show, watch, as_json=as_json)
+
+
+def _print_next(page: TaskPage) -> None:
+    if page.is_cut:
+        print_line(f"searched {SEARCHED_TASKS} tasks; to go on: --after {page.next}")
+    elif page.next is not None:
+        print_line(f"more tasks: --after {page.next}")
 
 
 def _table(page: TaskPage, now: datetime) -> Table:
     has_titles = any(task.title is not None for task in page)
     headings = ("id", "state", "kind", *(("title",) if has_titles else ()), "queue", "tries", "when", "")
-    table = new_table(*headings, numbers=("id",), elastic=("kind", "title", "queue", ""))
+    table = new_table(
+        *headings, numbers=("id",), elastic=("title", ""), dispensable=("tries", "queue", "title", "", "when")
+    )
     for task in page:
         table.add_row(
             str(task.id),
             state_text(task.state),
-            short(task.kind),
+            task.kind,
             *((short(task.title or ""),) if has_titles else ()),
-            short(task.queue),
+            task.queue,
             f"{task.attempts}/{task.max_attempts or '?'}",
             relative(_when(task), now),
             short(_note(task)),
@@ -140,11 +141,10 @@ def show(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
     Its times, arguments and result, and each error with its traceback.
     """
 
-    async def read() -> tuple[TaskRecord, list[NodeRecord], datetime]:
-        async with connected(app, url) as engine:
-            return await engine.get(task_id), await engine.nodes(), to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[TaskRecord, list[NodeRecord], datetime]:
+        return await engine.get(task_id), await engine.nodes(), to_datetime(await engine._store.now())
 
-    task, nodes, now = asyncio.run(read())
+    task, nodes, now = run_connected(app, url, read)
     if as_json:
         write_json(task)
     else:
@@ -158,178 +158,162 @@ def explain(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: 
     Prints one sentence, and the reasons of each node that has the kind; for other tasks, how they run or ended.
     """
 
-    async def read() -> tuple[Explanation, datetime]:
-        async with connected(app, url) as engine:
-            return await engine.explain(task_id), to_datetime(await engine.store.now())
+    async def read(engine: Engine) -> tuple[Explanation, datetime]:
+        return await engine.explain(task_id), to_datetime(await engine._store.now())
 
-    explanation, now = asyncio.run(read())
+    explanation, now = run_connected(app, url, read)
     if as_json:
         write_json(explanation)
     else:
         print_explanation(explanation, now)
 
 
-@commands.command("retry")
-def retry(
+class Selection(NamedTuple):
+    """The tasks that an operation is for: those with the ids, or all that match the filters."""
+
+    ids: list[int]
+    is_all: bool
+    query: TaskQuery
+    is_confirmed: bool
+    is_dry_run: bool
+
+    def check(self) -> None:
+        """Raise OptionError unless either ids or --all are given."""
+        if self.is_all and self.ids:
+            raise OptionError("give ids or --all, not both")
+        if not self.is_all and (self.query != TaskQuery() or self.is_dry_run):
+            raise OptionError("filters and --dry-run need --all, and no ids")
+        if not self.is_all and not self.ids:
+            raise OptionError("give the ids of tasks, or --all with filters")
+
+
+def selection(
+    filters: dict[str, Any],
     ids: SomeIds = None,
     every: AllOption = False,
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+) -> Selection:
+    """The selection that these options and filters mean. They are the options of every operation."""
+    return Selection(ids or [], every, query_of(filters), yes, dry_run)
+
+
+def apply(
+    operation: bulk.BulkOperation,
+    apply_to_ids: task_operations.ApplyToIds,
+    chosen: Selection,
     app: AppOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
+    """Apply the operation to the selected tasks. Its last options are options of every operation."""
+    chosen.check()
+    if not chosen.is_all and operation.verb != "cancel_all" and "why" in operation.details:
+        raise OptionError("--why needs --all: the audit has a reason for a bulk operation, and for a cancel")
+    operation.check_states(chosen.query.states)
+
+    async def run(engine: Engine) -> bool:
+        if not chosen.is_all:
+            return await task_operations.apply_to_ids(engine, operation, apply_to_ids, chosen.ids, as_json=as_json)
+        return await task_operations.apply_to_all(
+            engine,
+            operation,
+            chosen.query,
+            is_confirmed=chosen.is_confirmed,
+            is_dry_run=chosen.is_dry_run,
+            as_json=as_json,
+        )
+
+    if not run_connected(app, url, run):
+        raise typer.Exit(exit_codes.FAILED)
+
+
+WhyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, for the audit; needs --all.")]
+
+Operation = tuple[bulk.BulkOperation, task_operations.ApplyToIds]
+"""An operation on all tasks that match, and what applies it to single tasks. The audit records every task."""
+
+
+def operation_command(name: str) -> Callable[[Callable[..., Operation]], None]:
+    """Add a command that applies an operation. The function makes the operation from options of its own; those of
+    `selection` and `apply` are added to them."""
+
+    def add(make: Callable[..., Operation]) -> None:
+        own, chosen, common = (
+            {option.name: option for option in inspect.signature(function, eval_str=True).parameters.values()}
+            for function in (make, selection, apply)
+        )
+        for taken in ("operation", "apply_to_ids", "chosen"):
+            del common[taken]
+
+        def command(filters: dict[str, Any], **given: Any) -> None:
+            operation, apply_to_ids = make(**{option: given[option] for option in own})
+            options = {option: given[option] for option in common}
+            selected = selection(filters, **{option: given[option] for option in chosen if option != "filters"})
+            apply(operation, apply_to_ids, selected, **options)
+
+        options = [*chosen.values(), *own.values(), *common.values()]
+        command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # `with_filters` reads it
+        commands.command(name, help=make.__doc__)(with_filters(command))
+
+    return add
+
+
+@operation_command("retry")
+def retry(why: WhyOption = None) -> Operation:
     """Run ended tasks again.
 
     They keep their id, and their budgets are reset. --all selects failed tasks, unless --state is given.
     """
-    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
-    _apply(
-        bulk.retry(),
-        lambda engine, ids: engine.control.retry(ids),
-        ids or [],
-        _Selection(every, filters, yes, dry_run),
-        app,
-        url,
-        as_json=as_json,
-    )
+    return bulk.retry(check_why(why)), lambda engine, ids: engine._control.retry(ids)
 
 
-@commands.command("cancel")
+@operation_command("cancel")
 def cancel(
-    ids: SomeIds = None,
-    every: AllOption = False,
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
     why: Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, stored with the task.")] = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    app: AppOption = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Operation:
     """Cancel tasks.
 
     Waiting tasks are cancelled at once, running ones when their function ends. --all selects all tasks that have not
     ended.
     """
-    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
-    _apply(
-        bulk.cancel(check_why(why)),
-        lambda engine, ids: engine.control.cancel(ids, why),
-        ids or [],
-        _Selection(every, filters, yes, dry_run),
-        app,
-        url,
-        as_json=as_json,
-    )
+    return bulk.cancel(check_why(why)), lambda engine, ids: engine._control.cancel(ids, why)
 
 
-@commands.command("delete")
-def delete(
-    ids: SomeIds = None,
-    every: AllOption = False,
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    app: AppOption = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@operation_command("delete")
+def delete(why: WhyOption = None) -> Operation:
     """Delete tasks and their history; running tasks are rejected.
 
     --all selects ended tasks, unless --state is given.
     """
-    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
-    _apply(
-        bulk.delete(),
-        lambda engine, ids: engine.control.delete(ids),
-        ids or [],
-        _Selection(every, filters, yes, dry_run),
-        app,
-        url,
-        as_json=as_json,
-    )
+    return bulk.delete(check_why(why)), lambda engine, ids: engine._control.delete(ids)
 
 
-@commands.command("reschedule")
+@operation_command("reschedule")
 def reschedule(
-    ids: SomeIds = None,
-    every: AllOption = False,
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
     delay: Annotated[str | None, typer.Option(metavar="DURATION", help="Due after this time, like 30s or 2h.")] = None,
     run_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Due at this time, like 2026-12-24T18:00+01:00.")
     ] = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    app: AppOption = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    why: WhyOption = None,
+) -> Operation:
     """Change when scheduled and ready tasks are due."""
-    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
-    _apply(
-        bulk.reschedule(*check_due(delay, _moment(run_at))),
-        None,
-        ids or [],
-        _Selection(every, filters, yes, dry_run),
-        app,
-        url,
-        as_json=as_json,
+    due_delay, due_at = check_due(delay, _moment(run_at))
+    return bulk.reschedule(due_delay, due_at, check_why(why)), lambda engine, ids: engine._control.reschedule(
+        ids, delay=due_delay, run_at=due_at
     )
 
 
-@commands.command("priority")
+@operation_command("priority")
 def set_priority(
-    ids: SomeIds = None,
-    every: AllOption = False,
-    state: StateOption = None,
-    kind: KindOption = None,
-    queue: QueueOption = None,
-    tag: TagOption = None,
-    key: KeyOption = None,
-    title: TitleOption = None,
     to: Annotated[int | None, typer.Option("--to", metavar="NUMBER", help="The new priority; required.")] = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    app: AppOption = None,
-    url: UrlOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    why: WhyOption = None,
+) -> Operation:
     """Change the priority of tasks that have not started; a higher one runs first."""
     if to is None:
         raise OptionError("give the new priority: --to NUMBER")
-    filters = TaskQuery(states=frozenset(state or ()) or None, kind=kind, queue=queue, tag=tag, key=key, title=title)
-    _apply(
-        bulk.set_priority(check_priority(to)),
-        None,
-        ids or [],
-        _Selection(every, filters, yes, dry_run),
-        app,
-        url,
-        as_json=as_json,
-    )
+    priority = check_priority(to)
+    return bulk.set_priority(priority, check_why(why)), lambda engine, ids: engine._control.set_priority(ids, priority)
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -337,47 +321,3 @@ def _moment(text: str | None) -> datetime | None:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(f"--run-at takes a time like 2026-12-24T18:00+01:00, got {text!r}") from None
-
-
-class _Selection(NamedTuple):
-    """What `--all` selects, and how."""
-
-    is_all: bool
-    query: TaskQuery
-    is_confirmed: bool
-    is_dry_run: bool
-
-
-def _apply(
-    operation: bulk.BulkOperation,
-    apply: task_operations.ApplyToIds | None,
-    ids: list[int],
-    selection: _Selection,
-    app: str | None,
-    url: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    if selection.is_all and ids:
-        raise OptionError("give ids or --all, not both")
-    if not selection.is_all and (selection.query != TaskQuery() or selection.is_dry_run):
-        raise OptionError("filters and --dry-run need --all, and no ids")
-    if not selection.is_all and not ids:
-        raise OptionError("give the ids of tasks, or --all with filters")
-    operation.check_states(selection.query.states)
-
-    async def run() -> bool:
-        async with connected(app, url) as engine:
-            if not selection.is_all:
-                return await task_operations.apply_to_ids(engine, operation, apply, ids, as_json=as_json)
-            return await task_operations.apply_to_all(
-                engine,
-                operation,
-                selection.query,
-                is_confirmed=selection.is_confirmed,
-                is_dry_run=selection.is_dry_run,
-                as_json=as_json,
-            )
-
-    if not asyncio.run(run()):
-        raise typer.Exit(exit_codes.FAILED)

@@ -32,16 +32,38 @@ class Announcer:
         """Announce stored tasks. True if a hint goes out in the next iteration of the event loop."""
         ready: dict[ReadyGroupName, int] = {}
         later: set[str] = set()
+        waiting: set[str] = set()
         for task, insertion in zip(tasks, inserted, strict=True):
             if insertion.state == State.READY:
                 group = (task.kind, task.queue, task.requirements)
                 ready[group] = ready.get(group, 0) + 1
             if task.expires_in is not None or insertion.state == State.SCHEDULED:
                 later.add(task.kind)
+            elif insertion.state == State.WAITING and self._has_batches(task.kind):
+                waiting.add(task.kind)
+            if insertion.completes_batch:
+                ready.setdefault((task.kind, None, KIND_DEFAULT), 1)
         is_hinted = self.announce_ready(ready)
         if later:
             self.announce_later(later)
+        if waiting:
+            self._announce_waiting(waiting)
         return is_hinted
+
+    def _announce_waiting(self, kinds: Iterable[str]) -> None:
+        """Announce that tasks of these kinds wait for their batches, which are due later."""
+        node = self._connection.node
+        if node is None:
+            self.announce_later(kinds)
+            return
+        for kind in kinds:
+            batch = self._kinds[kind].policy.batch
+            assert batch is not None, "only kinds with batches are announced here"
+            node.due_in(batch.wait_seconds)
+
+    def _has_batches(self, kind: str) -> bool:
+        known = self._kinds.get(kind)
+        return known is not None and known.policy.batch is not None
 
     def announce_doubtful(self, tasks: Sequence[NewTask]) -> None:
         """Announce tasks whose insert was cancelled. The store may have them nevertheless."""
@@ -71,6 +93,9 @@ class Announcer:
         if ready:
             self.announce_ready({(kind, None, KIND_DEFAULT): count for kind, count in ready.items()})
         ended = [moved.id for moved in done if moved.state in (None, State.CANCELLED)]
+        for followed in (moved.follow_ups for moved in done if moved.follow_ups is not None):
+            ended += followed.ended
+            self.announce_ready({(kind, None, KIND_DEFAULT): 1 for kind in followed.ready})
         self._connection.waiters.recheck(ended)
         if self._connection.peers is not None:
             self._connection.peers.announce_ended(ended)

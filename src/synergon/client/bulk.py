@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from synergon.client.control import current_operator
+from synergon.client.operations import query_of
 from synergon.errors import OptionError, StoreError
 from synergon.model.lifecycle import FINAL, LIVE, State
 from synergon.model.operator_actions import NewAction, Verb
-from synergon.model.task_records import TaskQuery
-from synergon.model.tasks import Reprioritizing, Rescheduling
+from synergon.model.record import to_datetime
+from synergon.model.task_records import BulkFilters, TaskQuery
+from synergon.model.tasks import MAP_SUCCEEDED, Reprioritizing, Rescheduling
+from synergon.options.options import reject_unknown
 from synergon.stores.base import Store
+from synergon.stores.listing import RANGES
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -32,6 +36,10 @@ PAGE: Final = 500
 """How many tasks one transaction changes at most."""
 
 OnPage = Callable[[Sequence["Moved"]], object]
+"""Called after each transaction, with what became of its tasks."""
+
+OnProgress = Callable[[int], object]
+"""Called after each transaction, with the number of tasks visited so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,17 @@ class BulkOperation:
                 raise OptionError(f"a task that is {state} cannot be {self.participle}; state takes {allowed}")
         return states or self.default_states
 
+    def failure_text(self, result: Moved) -> str:
+        """Why the operation did not take effect on a task."""
+        if result.state is None:
+            return f"there is no task {result.id}: it never existed, was deleted, or its history was pruned"
+        cannot = f"task {result.id} cannot be {self.participle}"
+        if result.key_holder is not None:
+            return f"{cannot}: task {result.key_holder} is live and holds its key"
+        if result.is_map:
+            return f"{cannot}: {MAP_SUCCEEDED}"
+        return f"task {result.id} is {result.state} and cannot be {self.participle}; {self.advice}"
+
 
 def cancel(why: str | None) -> BulkOperation:
     """Cancel tasks; live ones unless the filter names states."""
@@ -73,7 +92,7 @@ def cancel(why: str | None) -> BulkOperation:
     )
 
 
-def retry() -> BulkOperation:
+def retry(why: str | None = None) -> BulkOperation:
     """Run ended tasks again; failed ones unless the filter names states."""
     return BulkOperation(
         verb="retry_all",
@@ -82,10 +101,11 @@ def retry() -> BulkOperation:
         apply=lambda store, ids: store.retry(ids),
         allowed_states=FINAL,
         default_states=frozenset({State.FAILED}),
+        details=_reason(why),
     )
 
 
-def delete() -> BulkOperation:
+def delete(why: str | None = None) -> BulkOperation:
     """Delete tasks; ended ones unless the filter names states."""
     return BulkOperation(
         verb="delete_all",
@@ -94,10 +114,11 @@ def delete() -> BulkOperation:
         apply=lambda store, ids: store.delete(ids),
         allowed_states=frozenset(State) - {State.RUNNING},
         default_states=FINAL,
+        details=_reason(why),
     )
 
 
-def reschedule(delay: int | None, run_at: int | None) -> BulkOperation:
+def reschedule(delay: int | None, run_at: int | None, why: str | None = None) -> BulkOperation:
     """Change when scheduled and ready tasks are due."""
     states = frozenset({State.SCHEDULED, State.READY})
     return BulkOperation(
@@ -109,11 +130,11 @@ def reschedule(delay: int | None, run_at: int | None) -> BulkOperation:
         ),
         allowed_states=states,
         default_states=states,
-        details={"delay": delay, "run_at": run_at},
+        details={"delay": delay, "run_at": run_at} | _reason(why),
     )
 
 
-def set_priority(priority: int) -> BulkOperation:
+def set_priority(priority: int, why: str | None = None) -> BulkOperation:
     """Change the priority of tasks that have not started."""
     states = LIVE - {State.RUNNING}
     return BulkOperation(
@@ -123,8 +144,13 @@ def set_priority(priority: int) -> BulkOperation:
         apply=lambda store, ids: store.set_priority([Reprioritizing(id=task_id, priority=priority) for task_id in ids]),
         allowed_states=states,
         default_states=states,
-        details={"priority": priority},
+        details={"priority": priority} | _reason(why),
     )
+
+
+def _reason(why: str | None) -> dict[str, Any]:
+    """The reason that the operator gives, for the audit."""
+    return {} if why is None else {"why": why}
 
 
 class Bulk:
@@ -137,6 +163,21 @@ class Bulk:
     @property
     def _store(self) -> Store:
         return self._connection.store
+
+    async def apply_to_all(
+        self, operation: BulkOperation, filters: BulkFilters, on_progress: OnProgress | None = None
+    ) -> int:
+        """Apply the operation to all tasks that match the filters of a user. Returns how many were changed."""
+        reject_unknown(filters, BulkFilters.__annotations__, f"{operation.verb}()")
+        visited = 0
+
+        def count(moves: Sequence[Moved]) -> None:
+            nonlocal visited
+            visited += len(moves)
+            if on_progress is not None:
+                on_progress(visited)
+
+        return await self.apply(operation, query_of(filters), count)
 
     async def apply(self, operation: BulkOperation, query: TaskQuery, on_page: OnPage) -> int:
         """Apply the operation to all tasks that match. Returns how many were changed."""
@@ -160,7 +201,7 @@ class Bulk:
                     on_page(moves)
                 if page.next is None:
                     break
-                query = msgspec.structs.replace(query, before=page.next)
+                query = msgspec.structs.replace(query, after=page.next)
         except BaseException as error:
             ended = f"stopped by {type(error).__name__} after {_tasks(count)}"
             with suppress(StoreError):  # the database may be away; the entry then remains open
@@ -172,11 +213,13 @@ class Bulk:
     async def count(self, operation: BulkOperation, query: TaskQuery) -> int:
         """How many tasks match now."""
         query = _of_page(operation, query)
-        if query.tag is query.key is query.title is None:  # the other filters have exact counts
+        if query == TaskQuery(states=query.states, kinds=query.kinds, queue=query.queue, limit=PAGE):  # exact counts
             return sum(
                 number
-                for (queue, kind, state), number in (await self._store.counts()).items()
-                if query.kind in (None, kind) and query.queue in (None, queue) and state in (query.states or State)
+                for (queue, kind, state), number in (await self._store.counts(is_exact=True)).items()
+                if (query.kinds is None or kind in query.kinds)
+                and query.queue in (None, queue)
+                and state in (query.states or State)
             )
         total = 0
         while True:
@@ -184,7 +227,7 @@ class Bulk:
             total += len(page)
             if page.next is None:
                 return total
-            query = msgspec.structs.replace(query, before=page.next)
+            query = msgspec.structs.replace(query, after=page.next)
 
     def announce(self, moves: Sequence[Moved]) -> None:
         """Announce the results to the nodes and engines that are concerned."""
@@ -200,8 +243,15 @@ def _of_page(operation: BulkOperation, query: TaskQuery) -> TaskQuery:
 
 def shown_filter(query: TaskQuery) -> str:
     """A filter as text, for the audit."""
-    words = [("state", ",".join(sorted(query.states or ())))]
-    words += [(name, getattr(query, name)) for name in ("kind", "queue", "tag", "key", "title")]
+    words: list[tuple[str, str | None]] = [
+        ("state", ",".join(sorted(query.states or ()))),
+        ("kind", ",".join(query.kinds or ())),
+    ]
+    words += [(name, getattr(query, name)) for name in ("queue", "tag", "key", "title")]
+    words += [(f"meta.{name}", msgspec.json.encode(value).decode()) for name, value in (query.meta or {}).items()]
+    words.append(("search", query.search))
+    moments = [f"{name}_{border}" for name in RANGES for border in ("since", "until")]
+    words += [(name, to_datetime(moment).isoformat()) for name in moments if (moment := getattr(query, name))]
     return " ".join(f"{name}={value}" for name, value in words if value)
 
 

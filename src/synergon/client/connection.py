@@ -9,21 +9,28 @@ import asyncio
 import logging
 import os
 from asyncio import _get_running_loop  # None without a loop: an exception would cost more, on a hot path
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from synergon.errors import NotConnected, PermissionDenied
 from synergon.model.clock import new_id
 from synergon.model.nodes import HEARTBEATS_PER_LEASE
 from synergon.model.process_identity import this_process
+from synergon.model.tracer import ProducerSpan
 
 if TYPE_CHECKING:
     from synergon.client.ports import Ports
     from synergon.client.results import Waiters
+    from synergon.model.attempts import UnfinishedTask
+    from synergon.model.schedules import FiredTask
+    from synergon.model.tasks import NewTask
+    from synergon.model.tracer import Tracer
     from synergon.node.node import Node
+    from synergon.node.statistics_writer import StatisticsWriter
     from synergon.options.settings import Settings
     from synergon.peering.peers import Peers
     from synergon.peering.result_listener import ResultListener
+    from synergon.peering.signatures import Envelope
     from synergon.peering.transport import Transport
     from synergon.providers.registry import Registry
     from synergon.stores.base import Store
@@ -46,6 +53,9 @@ class Connection:
         self._logger = logger
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop on which the engine is connected. None if it is not connected."""
+        self._opening = asyncio.Lock()
+        """Held while the connection opens, on `_opening_loop`."""
+        self._opening_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
         self._store: Store | None = None
         self._waiters: Waiters | None = None
@@ -55,6 +65,13 @@ class Connection:
         store."""
         self.node: Node | None = None
         """The node that runs in this process. None if there is none."""
+        self.statistics: StatisticsWriter | None = None
+        """Counts and writes what the engine stores and its node does. None while the engine is not connected."""
+        self.tracer: Tracer | None = None
+        """Makes spans of what the engine stores and runs. None if it is not traced."""
+        self._unfinished: list[Node] = []
+        """The nodes that were stopped while task functions of theirs went on."""
+        self._closing: set[asyncio.Task[None]] = set()
         self.is_in_child = False
         """Whether this is a child process. A memory store exists only in its parent."""
 
@@ -75,6 +92,10 @@ class Connection:
             raise _elsewhere()
         return self._store
 
+    def producer_span(self, tasks: Sequence[NewTask]) -> ProducerSpan:
+        """The span in which tasks are stored. It does nothing if the engine is not traced."""
+        return ProducerSpan(tasks) if self.tracer is None or not tasks else self.tracer.producer_span(tasks, "send")
+
     @property
     def waiters(self) -> Waiters:
         """The waiters for results. Raises NotConnected as `store` does."""
@@ -82,6 +103,18 @@ class Connection:
             raise _not_connected()
         self.check_is_here()
         return self._waiters
+
+    @property
+    def unfinished(self) -> tuple[UnfinishedTask, ...]:
+        """The tasks whose functions go on although their node was stopped."""
+        return tuple(task for node in self._unfinished for task in node.unfinished)
+
+    def detach_node(self) -> None:
+        """Forget the node, which has stopped. While task functions of it go on, it still uses the store."""
+        node, self.node = self.node, None
+        self._unfinished = [known for known in self._unfinished if known.unfinished]
+        if node is not None and node.unfinished:
+            self._unfinished.append(node)
 
     def check_is_here(self) -> None:
         """Raise NotConnected if the engine is connected on another event loop than the running one."""
@@ -105,25 +138,45 @@ class Connection:
     @property
     def origin(self) -> str | None:
         """The id under which peers notify this engine of the end of tasks that it enqueued."""
-        return None if self.peers is None else self.peers.id
+        if self.peers is None:
+            return None
+        node = self.peers.node
+        return self.peers.engine_id if node is None else node.id
 
     async def open(self, settings: Settings) -> None:
-        """Connect to the store, create the peers, and declare the limits and providers. If a step fails, nothing
-        remains open."""
-        from synergon.node.duties.sweep import SHORTEST_SECONDS
+        """Connect to the store, create the peers, and declare the limits and providers, unless that has been done. If a
+        step fails, nothing remains open.
 
+        Calls that arrive together share one connection. Raises NotConnected if another event loop opens it.
+        """
+        async with self._lock_of_this_loop():
+            if not self.is_open:
+                await self._open(settings)
+
+    def _lock_of_this_loop(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if loop is not self._opening_loop:
+            if self._opening.locked() and self._opening_loop is not None and self._opening_loop.is_running():
+                raise _elsewhere()
+            self._opening_loop, self._opening = loop, asyncio.Lock()
+        return self._opening
+
+    async def _open(self, settings: Settings) -> None:
+        from synergon.node.duties.sweep import SHORTEST_SECONDS
+        from synergon.node.statistics_writer import StatisticsWriter
+
+        transport = self._ports.make_transport(settings)
         store = self._ports.make_store(settings.url)
+        store.introduce(f"synergon {settings.name}", self._logger)
         if self.is_in_child:
             from synergon.stores.lazy_store import LazyStore
 
             store = cast("Store", LazyStore(store))
-        else:
-            store.unreadable.logger = self._logger
         await store.open()
         self._store = store
+        self.statistics = StatisticsWriter(store, self._ports.clock, settings.lease / HEARTBEATS_PER_LEASE)
         self._waiters = self._ports.make_waiters(store, self._ports.clock, settings.sweep or SHORTEST_SECONDS)
         self.attach(asyncio.get_running_loop())
-        transport = self._ports.make_transport(settings)
         if transport is not None:
             self._meet_peers(settings, transport, store, self._waiters)
         self._registry.is_declared = False
@@ -157,6 +210,7 @@ class Connection:
     async def close(self) -> None:
         """Disconnect. Callers that wait for results get NotConnected."""
         store, waiters, peers, listener = self._store, self._waiters, self.peers, self._listener
+        statistics, self.statistics = self.statistics, None
         if store is None or waiters is None:
             return
         self._store = self._waiters = self.peers = self._listener = None
@@ -166,7 +220,23 @@ class Connection:
         if peers is not None and listener is not None and not ended_with_loop:
             await listener.stop()
             await peers.close()
-        await store.close()
+        if statistics is not None and not ended_with_loop:
+            await statistics.close()
+        nodes = [node for node in self._unfinished if node.unfinished]
+        if nodes:
+            closing = asyncio.get_running_loop().create_task(_close_later(store, nodes), name="synergon-close")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        else:
+            await store.close()
+
+    def receive(self, envelope: Envelope) -> bytes:
+        """Handle a message of a peer, and return the answer. Raises Rejected if the engine is not connected."""
+        from synergon.peering.transport import Rejected
+
+        if self.peers is None:
+            raise Rejected(503, "this engine is not connected")
+        return self.peers.receive(envelope)
 
     async def declare(self) -> None:
         """Store the limits and providers that were created since the last declaration."""
@@ -185,11 +255,27 @@ class Connection:
                 )
         self._registry.is_declared = True
 
+    def note_accepted(self, tasks: Iterable[NewTask | FiredTask]) -> None:
+        """Count tasks that this engine has created. A node writes the statistics with its heartbeats; without one,
+        they are written after a while."""
+        statistics = self.statistics
+        if statistics is not None:
+            statistics.metrics.note_accepted(tasks)
+            if self.node is None:
+                statistics.write_later()
+
     def become_reachable(self) -> None:
         """Make this engine reachable for peers, so that they can notify it of the end of tasks. An engine without a
         node gets a row in the node table for this."""
         if self.node is None and self._listener is not None:
             self._listener.start()
+
+
+async def _close_later(store: Store, nodes: Sequence[Node]) -> None:
+    """Close a store when the last task function that needs it has ended."""
+    for node in nodes:
+        await node.ended()
+    await store.close()
 
 
 def _elsewhere() -> NotConnected:

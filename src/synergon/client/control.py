@@ -4,18 +4,27 @@ the person."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import UNSET, UnsetType, to_builtins
 
 from synergon.client.operations import check_why
-from synergon.errors import OptionError
+from synergon.errors import NameNotFound, OptionError, StoreError
+from synergon.model.lifecycle import LIVE, State
 from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Verb
 from synergon.model.process_identity import is_gone
 from synergon.model.record import storable
-from synergon.model.tasks import Moved
-from synergon.options.options import check_any_limit_name, check_limit, check_name
-from synergon.stores.rules.action_texts import DEAD_NODE, NO_PROVIDER, cancelled, key_holder_of
+from synergon.model.task_records import TaskQuery
+from synergon.model.tasks import MAP_SUCCEEDED, Moved
+from synergon.options.addresses import normal_address
+from synergon.options.durations import rough, seconds
+from synergon.options.options import check_any_limit_name, check_limit, check_name, check_rate
+from synergon.policies import Retention, cutoffs_of
+from synergon.stores.rules.action_texts import DEAD_NODE, NO_LIMIT, NO_PROVIDER, cancelled, key_holder_of
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -23,13 +32,31 @@ if TYPE_CHECKING:
     from synergon.client.operations import Operations
     from synergon.model.nodes import NodeRecord
     from synergon.model.task_records import TaskRecord
+    from synergon.policies import Rate
     from synergon.providers.provider import Servers
     from synergon.stores.base import Store
 
 
-@cache
+_OPERATOR: Final[ContextVar[str | None]] = ContextVar("synergon_operator", default=None)
+
+
+@contextmanager
+def acting_as(who: str) -> Iterator[None]:
+    """Let the audit record this person for the operator actions in the block: a server acts for its callers."""
+    token = _OPERATOR.set(who)
+    try:
+        yield
+    finally:
+        _OPERATOR.reset(token)
+
+
 def current_operator() -> str:
-    """The user and host of this process, for the audit."""
+    """The person for the audit: the one that this code acts for, otherwise the user and host of this process."""
+    return _OPERATOR.get() or _process_operator()
+
+
+@cache
+def _process_operator() -> str:
     import getpass
     import socket
 
@@ -38,6 +65,11 @@ def current_operator() -> str:
     except (OSError, KeyError):  # a container without a name for its user
         user = "somebody"
     return storable(f"{user}@{socket.gethostname()}")
+
+
+MOST_ANNOUNCED: Final = 1000
+"""For how many tasks of a cancelled group nodes and waiting callers are notified at once. They find others by
+themselves."""
 
 
 class Control:
@@ -53,14 +85,26 @@ class Control:
     def _store(self) -> Store:
         return self._connection.store
 
-    async def set_limit(self, name: str, value: int | None) -> None:
-        """Change a limit for all nodes, until the code declares another value. Raises OptionError if it is not
+    async def set_limit(
+        self, name: str, value: int | UnsetType | None = UNSET, rate: Rate | UnsetType | None = UNSET
+    ) -> None:
+        """Change a limit for all nodes, until the code declares another one. Raises OptionError if it is not
         declared."""
         name = check_any_limit_name(name)
-        action = await self.act("set_limit", name, check_limit(value, f"limit {name!r}"))
+        change: dict[str, Any] = {}
+        if value is not UNSET:
+            change["value"] = check_limit(value, f"limit {name!r}")
+        if rate is not UNSET:
+            change["rate"] = None if rate is None else to_builtins(check_rate(rate).record)
+        if not change:
+            raise OptionError(f"nothing to change for the limit {name!r}; give a value or a rate")
+        action = await self.act("set_limit", name, change if "rate" in change else change["value"])
+        if action.is_rejected and action.outcome != f"{REJECTED}{NO_LIMIT}":
+            raise OptionError(f"limit {name!r}: {(action.outcome or '').removeprefix(REJECTED)}")
         if action.is_rejected:
-            known = ", ".join(limit.name for limit in await self._store.limits()) or "none"
-            raise OptionError(f"there is no limit {name!r}; declared are: {known}")
+            limits = await self._store.limits()
+            known = ", ".join(limit.name for limit in limits if limit.batch is None) or "none"
+            raise NameNotFound(f"there is no limit {name!r}; declared are: {known}")
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
         """Change the pool of a provider for all nodes. Rejected if another provider has one of the servers, and no
@@ -69,9 +113,33 @@ class Control:
 
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
         value = [[server.address, server.capacity] for server in listed]
-        action = await self.act("set_servers", check_name(provider, "provider"), value)
+        await self._act_on_provider("set_servers", provider, value)
+
+    async def change_server(
+        self,
+        verb: Literal["add_server", "remove_server", "close_server"],
+        provider: str,
+        address: str,
+        capacity: int | None = 0,
+    ) -> None:
+        """Add, remove or close one server of a provider for all nodes. The others stay as they are."""
+        server = normal_address(address)
+        await self._act_on_provider(verb, provider, [server, capacity] if verb == "add_server" else server)
+
+    async def _act_on_provider(self, verb: Verb, provider: str, value: Any) -> None:
+        action = await self.act(verb, check_name(provider, "provider"), value)
         if action.outcome == f"{REJECTED}{NO_PROVIDER}":
-            raise OptionError(f"there is no provider {provider!r}; no code has declared it on this store")
+            raise NameNotFound(f"there is no provider {provider!r}; no code has declared it on this store")
+        if action.is_rejected and action.outcome is not None:
+            raise OptionError(action.outcome.removeprefix(REJECTED))
+
+    async def set_retention(self, retention: Retention) -> None:
+        """Change how long all nodes keep final tasks, until a worker declares another retention than the last one."""
+        if not isinstance(retention, Retention):
+            raise OptionError(f"retention must be a Retention, got {retention!r}")
+        cutoffs = cutoffs_of(retention)
+        ages = [cutoffs.succeeded, cutoffs.failed, cutoffs.cancelled, cutoffs.statistics]
+        action = await self.act("set_retention", "history", ages)
         if action.is_rejected and action.outcome is not None:
             raise OptionError(action.outcome.removeprefix(REJECTED))
 
@@ -105,10 +173,61 @@ class Control:
         """Delete tasks as an operator: the audit has an entry for each. The caller announces the moves."""
         return await self._act_on_tasks("delete", ids)
 
-    async def _act_on_tasks(self, verb: Literal["retry", "delete"], ids: Sequence[int]) -> list[Moved]:
+    async def reschedule(
+        self, ids: Sequence[int], *, delay: int | None = None, run_at: int | None = None
+    ) -> list[Moved]:
+        """Change when tasks are due, as an operator; in microseconds. The caller announces the moves."""
+        return await self._act_on_tasks("reschedule", ids, {"run_at": run_at} if delay is None else {"delay": delay})
+
+    async def set_priority(self, ids: Sequence[int], priority: int) -> list[Moved]:
+        """Change the priority of tasks, as an operator. The caller announces the moves."""
+        return await self._act_on_tasks("set_priority", ids, priority)
+
+    async def extend_timeout(self, ids: Sequence[int], extra: int) -> list[Moved]:
+        """Give the running attempts of tasks more time, as an operator; in microseconds. The caller announces the
+        moves."""
+        return await self._act_on_tasks("extend_timeout", ids, extra)
+
+    async def update_meta(self, ids: Sequence[int], values: Mapping[str, Any]) -> list[Moved]:
+        """Change the metadata of tasks, as an operator; plain JSON values."""
+        return await self._act_on_tasks("update_meta", ids, dict(values))
+
+    async def cancel_group(self, group_id: int, why: str | None = None) -> AuditRecord:
+        """Cancel the live tasks of a group or a flow, as an operator, in one transaction."""
+        live = await self._store.list_tasks(TaskQuery(group_id=group_id, states=LIVE, limit=MOST_ANNOUNCED))
+        action = await self.act("cancel_group", str(group_id), check_why(why))
+        after = await self._store.get([task.id for task in live])
+        self._announcer.announce_moves(
+            Moved(id=task.id, done=True, state=task.state, kind=task.kind, node_id=task.node_id, group_id=group_id)
+            for task in after
+            if task is not None and task.state in (State.RUNNING, State.CANCELLED)
+        )
+        return action
+
+    async def retry_flow(self, flow_id: int) -> AuditRecord:
+        """Run the steps of a flow that failed or were cancelled again, as an operator, in one transaction."""
+        return await self.act("retry_flow", str(flow_id))
+
+    async def prune(self, retention: Retention) -> int:
+        """Delete final tasks that are older than this, in bounded transactions, as an operator. Returns how many there
+        were. The audit has one entry, which gets its outcome at the end."""
+        ages = {"succeeded": retention.succeeded, "failed": retention.failed, "cancelled": retention.cancelled}
+        shown = {state: rough(seconds(age, state)) for state, age in ages.items() if age is not None}
+        action = await self.act("prune", "history", shown)
+        try:
+            count = await self._operations.prune(retention)
+        except BaseException as error:
+            with suppress(StoreError):  # the database may be away; the entry then remains open
+                await self._store.action_done(action.id, f"stopped by {type(error).__name__}")
+            raise
+        await self._store.action_done(action.id, f"{count} {'task' if count == 1 else 'tasks'} deleted")
+        return count
+
+    async def _act_on_tasks(self, verb: Verb, ids: Sequence[int], value: Any = None) -> list[Moved]:
         before = await self._store.get(ids)
         actions = [
-            await self._store.act(NewAction(verb=verb, subject=str(task_id), who=current_operator())) for task_id in ids
+            await self._store.act(NewAction(verb=verb, subject=str(task_id), value=value, who=current_operator()))
+            for task_id in ids
         ]
         after = await self._store.get(ids)
         return [_moved(*entry) for entry in zip(actions, ids, before, after, strict=True)]
@@ -120,24 +239,44 @@ class Control:
         known = {node.id: node for node in await self._operations.nodes()}
         node = known.get(node_id)
         how = None if node is None else _why_dead(node)
-        action = await self.act(verb, storable(str(node_id)), rejection=None if how is None else how[0])
+        action = await self.act(
+            verb,
+            storable(str(node_id)),
+            rejection=None if how is None else how[0],
+            node_name=None if node is None else f"{node.name} on {node.process.host}",
+        )
         if node is not None and (how is not None or action.outcome == f"{REJECTED}{DEAD_NODE}"):
             raise OptionError(f"node {node_id!r} ({node.name}) is dead: {DEAD_NODE if how is None else how[1]}")
         if action.is_rejected:
             names = ", ".join(f"{node.id} ({node.name})" for node in known.values()) or "none"
-            raise OptionError(f"there is no node {node_id!r}; registered are: {names}")
+            raise NameNotFound(f"there is no node {node_id!r}; registered are: {names}")
 
-    async def act(self, verb: Verb, subject: str, value: Any = None, *, rejection: str | None = None) -> AuditRecord:
+    async def act(
+        self,
+        verb: Verb,
+        subject: str,
+        value: Any = None,
+        *,
+        rejection: str | None = None,
+        node_name: str | None = None,
+    ) -> AuditRecord:
         """Carry out an operator action in the store, record it with this person, and announce the change."""
         action = await self._store.act(
-            NewAction(verb=verb, subject=subject, value=value, who=current_operator(), rejection=rejection)
+            NewAction(
+                verb=verb,
+                subject=subject,
+                value=value,
+                who=current_operator(),
+                rejection=rejection,
+                node_name=node_name,
+            )
         )
         self._announcer.announce_change()
         return action
 
 
 def _moved(action: AuditRecord, task_id: int, before: TaskRecord | None, after: TaskRecord | None) -> Moved:
-    """The result of a retry or deletion by an operator, from its outcome and the task before and after it."""
+    """The result of an operator's action on a task, from its outcome and the task before and after it."""
     known = after or before
     state = None if after is None else after.state
     return Moved(
@@ -146,7 +285,9 @@ def _moved(action: AuditRecord, task_id: int, before: TaskRecord | None, after: 
         state=state,
         kind=None if known is None else known.kind,
         key_holder=key_holder_of(action),
-        group_id=None if known is None or action.verb == "retry" else known.group_id,
+        is_map=(action.outcome or "").endswith(MAP_SUCCEEDED),
+        group_id=None if known is None or action.verb != "delete" else known.group_id,
+        node_id=after.node_id if after is not None and state is State.RUNNING else None,
     )
 
 

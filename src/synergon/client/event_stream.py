@@ -39,7 +39,7 @@ class Follower:
         *,
         sweep_seconds: float | None,
     ) -> None:
-        self.wake_up = asyncio.Event()
+        self.wake_up: Final = asyncio.Event()
         """Set when any task may have ended."""
         self._loop = asyncio.get_running_loop()
         self._logger = logger

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from synergon.errors import OptionError
@@ -15,7 +16,7 @@ from synergon.stores.final_events import NOW, unreadable
 
 if TYPE_CHECKING:
     from synergon.client.connection import Connection
-    from synergon.stores.base import Store
+    from synergon.stores.base import FinalEvents, Store
 
 MARK_LENGTH: Final = 8
 """How many characters of a cursor identify its store."""
@@ -40,13 +41,28 @@ class Events:
     async def _stream(
         self, after: str | None, kinds: frozenset[str] | None, states: frozenset[State], sweep_seconds: float | None
     ) -> AsyncGenerator[Event, None]:
+        async with aclosing(await self.open(after, kinds, states, sweep_seconds)) as events:
+            async for event in events:
+                yield event
+
+    async def open(
+        self, after: str | None, kinds: Any, states: Any, sweep_seconds: float | None
+    ) -> AsyncGenerator[Event, None]:
+        """A stream whose position is fixed when this returns: with "now" it has every event from then on. Raises
+        OptionError if the cursor cannot be read."""
+        wanted_kinds, wanted_states = _kinds(kinds), _final_states(states)
+        store = self._connection.store
+        mark = await _mark_of(store)
+        reading = await store.endings(_position(after, mark), wanted_states, wanted_kinds)
+        return self._follow(reading, wanted_kinds, mark, sweep_seconds)
+
+    async def _follow(
+        self, reading: FinalEvents, kinds: frozenset[str] | None, mark: str, sweep_seconds: float | None
+    ) -> AsyncGenerator[Event, None]:
         from synergon.client.event_stream import Follower  # imported here, because only this needs the sweep of nodes
 
-        connection = self._connection
-        store, waiters = connection.store, connection.waiters
-        mark = await _mark_of(store)
-        reading = await store.endings(_position(after, mark), states, kinds)
-        follower = Follower(connection, self._logger, sweep_seconds=sweep_seconds)
+        waiters = self._connection.waiters
+        follower = Follower(self._connection, self._logger, sweep_seconds=sweep_seconds)
         waiters.followers.add(follower.wake_up)
         try:
             async for event in follower.follow(reading, kinds, mark):
@@ -55,17 +71,17 @@ class Events:
             waiters.followers.discard(follower.wake_up)
 
 
-def check_subscriber(function: Any) -> Any:
+def check_subscriber(function: Any, where: str = "on_event") -> Any:
     """Return the function if `on_event` can call it with one event. Raises OptionError otherwise."""
     if not callable(function) or inspect.isclass(function):
-        raise OptionError(f"on_event takes a function of an event, got {function!r}")
+        raise OptionError(f"{where} takes a function of an event, got {function!r}")
     for called in (function, function.__call__):
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise OptionError(f"on_event takes a function of an event; the generator {function!r} would never be run")
+            raise OptionError(f"{where} takes a function of an event; the generator {function!r} would never be run")
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
-        raise OptionError(f"on_event takes a function of an event, {function!r} is not: {error}") from None
+        raise OptionError(f"{where} takes a function of an event, {function!r} is not: {error}") from None
     except ValueError:  # a built-in function without a signature
         pass
     return function

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from synergon.errors import IllegalMove, KeyConflict, OptionError, TaskError, TaskNotFound
+from synergon.errors import IllegalMove, KeyConflict, OptionError, StoreError, TaskError, TaskNotFound
+from synergon.model.cluster_status import ClusterStatus, WorkerStatus
 from synergon.model.lifecycle import State
+from synergon.model.process_identity import is_gone
 from synergon.model.record import is_storable, storable
 from synergon.model.requirements import KIND_DEFAULT
-from synergon.model.task_records import TaskFilters, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import Extension, MetaChange, Moved, Reprioritizing, Rescheduling
+from synergon.model.task_records import SORTED_STATES, Counts, Sort, TaskFilters, TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_statistics import Statistics, StatisticsQuery
+from synergon.model.tasks import MAP_SUCCEEDED, Extension, MetaChange, Moved, Reprioritizing, Rescheduling
 from synergon.options.durations import Duration, microseconds, seconds
-from synergon.options.options import check_meta, check_moment, check_priority, reject_unknown
+from synergon.options.options import check_choice, check_meta, check_moment, check_priority, reject_unknown
+from synergon.options.store_urls import shown
 from synergon.policies import Retention, cutoffs_of
+from synergon.stores.listing import RANGES, check_cursor
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -66,21 +74,18 @@ class Operations:
         return explanation
 
     async def tasks(self, **filters: Unpack[TaskFilters]) -> TaskPage:
-        """One page of the tasks that match, newest first."""
+        """One page of the tasks that match, newest first unless another order is given."""
         reject_unknown(filters, TaskFilters.__annotations__, "tasks()")
-        given: dict[str, Any] = dict(filters)
-        limit, before = given.pop("limit", 100), given.pop("before", None)
-        query = query_of(given)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
-            raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
-        if before is not None:
-            before = check_id(before)
-        return await self._store.list_tasks(msgspec.structs.replace(query, before=before, limit=limit))
+        return await self._store.list_tasks(listing_of(filters))
 
-    async def counts(self, *, kind: str | None = None, queue: str | None = None) -> dict[State, int]:
-        """The exact number of tasks in each state, of this kind and queue, or of all."""
-        totals = dict.fromkeys(State, 0)
-        for (its_queue, its_kind, state), number in (await self._store.counts()).items():
+    async def counts(self, *, kind: str | None = None, queue: str | None = None, exact: bool = False) -> Counts[State]:
+        """The number of tasks in each state, of this kind and queue, or of all. Up to 5000 live tasks are counted for
+        this answer; if there are more, their numbers may be those of the last count, whose moment is `counted_at`.
+        `exact` counts them all, which takes a while."""
+        found = await self._store.counts(is_exact=exact)
+        totals: Counts[State] = Counts(dict.fromkeys(State, 0))
+        totals.counted_at = found.counted_at
+        for (its_queue, its_kind, state), number in found.items():
             if kind in (None, its_kind) and queue in (None, its_queue):
                 totals[state] += number
         return totals
@@ -108,18 +113,25 @@ class Operations:
 
     async def retry(self, task_id: int) -> None:
         """Run a final task again, under its id, with attempts and crashes reset. Raises KeyConflict if a live task
-        holds its key, and IllegalMove if it is not final."""
+        holds its key, and IllegalMove if it is not final, or is a map that has succeeded."""
         (moved,) = await self._store.retry([check_id(task_id)])
         if moved.key_holder is not None:
             raise KeyConflict(
                 f"task {task_id} cannot be retried: task {moved.key_holder} is live and holds its key", moved.key_holder
             )
+        if moved.is_map:
+            raise IllegalMove(f"task {task_id} cannot be retried: {MAP_SUCCEEDED}", task_id)
         self._check(moved, "retried", "only an ended task can be")
         self._announcer.announce_moves([moved])
 
     async def delete(self, task_id: int) -> None:
         """Delete a task that is not running, live or final. Raises IllegalMove if it runs."""
         (moved,) = await self._store.delete([check_id(task_id)])
+        if moved.needed_by is not None:
+            raise IllegalMove(
+                f"task {task_id} cannot be deleted: task {moved.needed_by} depends on it and may need its result",
+                task_id,
+            )
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
         self._announcer.announce_moves([moved])
@@ -152,16 +164,54 @@ class Operations:
         self._announcer.announce_moves([moved])
 
     async def update_meta(self, task_id: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Change the metadata of a task. Returns all of it."""
+        """Change the given names in the metadata of a task. Returns the complete new metadata."""
         plain: dict[str, Any] = msgspec.json.decode(check_meta(values))
         (meta,) = await self._store.update_meta([MetaChange(id=check_id(task_id), values=plain)])
         if meta is None:
             raise _not_found(task_id)
         return meta
 
+    async def status(self, url: str) -> ClusterStatus:
+        """The status of the cluster. Nodes without kinds are no workers: they wait for results."""
+        found = await self._store.status()
+        running = await self._store.running_by_node()
+        workers = [_worker(node, running.get(node.id, 0)) for node in await self._store.nodes() if node.kinds]
+        fields = {name: getattr(found, name) for name in found.__struct_fields__}
+        return ClusterStatus(**fields, store=shown(url), workers=tuple(sorted(workers, key=lambda worker: worker.name)))
+
+    async def statistics(self, kind: str | None, queue: str | None, since: Duration | datetime) -> list[Statistics]:
+        """The statistics of each kind and queue since a moment, or for a duration. Includes all that this engine has
+        counted."""
+        if isinstance(since, datetime):
+            age = await self._store.now() - check_moment(since, "since")
+            if age < 0:
+                raise OptionError(f"since must not be in the future, got {since!r}")
+        else:
+            age = microseconds(seconds(since, "since", positive=True))
+        for name, value in (("kind", kind), ("queue", queue)):
+            if value is not None and not (isinstance(value, str) and is_storable(value)):
+                raise OptionError(f"{name} must be a text, got {value!r}")
+        if self._connection.statistics is not None:
+            with contextlib.suppress(StoreError):  # what this engine could not write is missing, and is written later
+                await self._connection.statistics.write()
+        return await self._store.statistics(StatisticsQuery(age=age, kind=kind, queue=queue))
+
+    async def retention(self) -> Retention | None:
+        """The retention of the store. None if no worker has declared and no operator has set one."""
+        stored = await self._store.retention()
+        if stored is None:
+            return None
+        return Retention(
+            succeeded=_seconds(stored.succeeded),
+            failed=_seconds(stored.failed),
+            cancelled=_seconds(stored.cancelled),
+            statistics=_seconds(stored.statistics),
+        )
+
     async def prune(self, retention: Retention) -> int:
-        """Delete final tasks that are older than this, in bounded transactions. Returns how many there were."""
-        cutoffs = cutoffs_of(retention)
+        """Delete final tasks that are older than this, in bounded transactions. Returns how many there were. Workers
+        prune statistics."""
+        cutoffs = msgspec.structs.replace(cutoffs_of(retention), statistics=None)
         total = pruned = await self._store.prune(cutoffs, PRUNED_AT_ONCE)
         while pruned >= PRUNED_AT_ONCE:
             pruned = await self._store.prune(cutoffs, PRUNED_AT_ONCE)
@@ -177,16 +227,75 @@ class Operations:
         raise IllegalMove(f"task {moved.id} is {moved.state} and cannot be {what}; {advice}", moved.id)
 
 
+def listing_of(filters: Mapping[str, Any]) -> TaskQuery:
+    """The checked filters and order of a listing."""
+    given = dict(filters)
+    limit, after = given.pop("limit", 100), given.pop("after", None)
+    sort, ascending = given.pop("sort", "id"), given.pop("ascending", False)
+    query = query_of(given)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+        raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
+    check_choice(sort, get_args(Sort), "sort")
+    if not isinstance(ascending, bool):
+        raise OptionError(f"ascending must be True or False, got {ascending!r}")
+    wrong = sorted((query.states or frozenset()) - SORTED_STATES[sort])
+    if wrong:
+        states = ", ".join(sorted(SORTED_STATES[sort]))
+        raise OptionError(f'sort="{sort}" lists tasks that are {states}, and not {wrong[0]}; leave state out')
+    query = replace(query, sort=sort, ascending=ascending, limit=limit, after=after)
+    if after is not None and (not isinstance(after, str) or not check_cursor(query)):
+        raise OptionError(f'after must be the `next` of a page with sort="{sort}", got {after!r}')
+    return query
+
+
 def query_of(filters: Mapping[str, Any]) -> TaskQuery:
     """The checked filters of a listing."""
     given = {name: value for name, value in filters.items() if value is not None}
-    states = _states(given.pop("state", None))
+    states, kinds = _states(given.pop("state", None)), _kinds(given.pop("kind", None))
+    meta = _meta(given.pop("meta", None))
+    moments: dict[str, Any] = {
+        name: check_moment(given.pop(name), name)
+        for column in RANGES
+        for name in (f"{column}_since", f"{column}_until")
+        if name in given
+    }
     for name, value in given.items():
-        if not isinstance(value, str):
-            raise OptionError(f"{name} must be text, got {value!r}")
-        if not is_storable(value):
-            raise OptionError(f"{name} must be text that a database can hold, got {value!r}")
-    return TaskQuery(states=states, **given)
+        _check_text(name, value)
+    if given.get("search") == "":
+        raise OptionError("search must be text that is not empty")
+    return TaskQuery(states=states, kinds=kinds, meta=meta, **moments, **given)
+
+
+def _check_text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be text, got {value!r}")
+    if not is_storable(value):
+        raise OptionError(f"{name} must be text that a database can hold, got {value!r}")
+    return value
+
+
+def _kinds(kind: Any) -> tuple[str, ...] | None:
+    if kind is None:
+        return None
+    kinds = [kind] if isinstance(kind, str) or not isinstance(kind, Iterable) else list(kind)
+    if not kinds:
+        raise OptionError("kind must be the name of a kind or a list of names, got an empty list")
+    return tuple(dict.fromkeys(_check_text("kind", one) for one in kinds))
+
+
+def _meta(meta: Any) -> dict[str, Any] | None:
+    if meta is None:
+        return None
+    if not isinstance(meta, Mapping) or not meta:
+        raise OptionError(f'meta must be a dict like {{"customer": 42}}, got {meta!r}')
+    for name, value in meta.items():
+        _check_text("a name in meta", name)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, str | int | float | None) or not is_finite:
+            raise OptionError(f"meta is compared with texts, numbers, True, False and None; {name!r} is {value!r}")
+        if isinstance(value, str):
+            _check_text(f"meta {name!r}", value)
+    return dict(meta)
 
 
 def _states(state: State | str | Iterable[State | str] | None) -> frozenset[State] | None:
@@ -219,7 +328,7 @@ def check_id(task_id: Any) -> int:
 
 
 def check_why(why: Any) -> str | None:
-    """The reason for a cancellation, as it can be stored. Raises OptionError if it is not text."""
+    """The reason that an operator gives, as it can be stored. Raises OptionError if it is not text."""
     if why is None:
         return None
     if not isinstance(why, str):
@@ -230,4 +339,23 @@ def check_why(why: Any) -> str | None:
 def _not_found(task_id: int) -> TaskError:
     return TaskNotFound(
         f"there is no task {task_id}: it never existed, was deleted, or its history was pruned", task_id
+    )
+
+
+def _seconds(age: int | None) -> float | None:
+    return None if age is None else age / 1_000_000
+
+
+def _worker(node: NodeRecord, running: int) -> WorkerStatus:
+    lease_seconds = node.state.lease_seconds
+    return WorkerStatus(
+        id=node.id,
+        name=node.name,
+        host=node.process.host,
+        is_alive=node.lease_remaining > 0 and not is_gone(node.process),
+        is_cordoned=node.is_cordoned,
+        running=running,
+        concurrency=node.concurrency,
+        silent_seconds=max(lease_seconds - node.lease_remaining, 0.0) if lease_seconds else 0.0,
+        lease_seconds=lease_seconds,
     )

@@ -39,7 +39,7 @@ class Waiters:
         self.peers: Peers | None = None
         """The peers, which are asked to announce the end of tasks that other engines have enqueued. None without
         peers."""
-        self.is_closed = False
+        self.is_closed: bool = False
         self._wake = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._sweep_at = 0.0
@@ -187,6 +187,6 @@ class Results:
         if "result" in record.unreadable:
             raise PayloadError(f"task {record.id} ({record.kind}) succeeded, but its stored result cannot be read")
         task_type = task_type or self._kinds.get(record.kind)
-        if task_type is None:
+        if task_type is None or record.result_json is None:  # its kind does not keep results
             return record.result
-        return task_type.signature.decode_result(record.result_json or b"null")
+        return task_type.signature.decode_result(record.result_json)

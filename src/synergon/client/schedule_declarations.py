@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, get_args
 
+from synergon.call import Call
 from synergon.errors import ConfigurationError, KindError, OptionError, PayloadError
 from synergon.model.record import is_storable
 from synergon.model.schedules import Missed, NewSchedule, Overlap
 from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.options import check_choice, check_moment, check_name, reject_unknown
 from synergon.options.timetable import check_cron, check_timetable, zone
-from synergon.task import AnyTask, Call, TaskType
+from synergon.task import AnyTask, TaskType
 
 if TYPE_CHECKING:
     from synergon.model.clock import Clock
@@ -87,6 +88,12 @@ def new_task(call: Any, where: str) -> NewTask:
     for option in ("delay", "run_at", "conn"):
         if getattr(placement, option) is not None:
             raise OptionError(f"{where}: the call has the option {option!r}; the schedule decides when it runs")
+    if placement.after or placement.if_dependency_fails != "cancel":
+        option = "after" if placement.after else "if_dependency_fails"
+        raise OptionError(
+            f"{where}: the call has the option {option!r}, but the task of an occurrence depends on no other task; "
+            "schedule a task that enqueues this one, or a flow"
+        )
     task = call.to_new_task()
     if task.on_conflict != "return":
         raise OptionError(
@@ -114,7 +121,7 @@ class ScheduleDeclarations:
     """The part of an engine that declares schedules in code. They are stored when a worker starts, and fire while a
     live worker declares them."""
 
-    declared_schedules: dict[str, NewSchedule]
+    _declared_schedules: dict[str, NewSchedule]
 
     if TYPE_CHECKING:
 
@@ -123,7 +130,7 @@ class ScheduleDeclarations:
             """The clock of the engine."""
 
         @property
-        def node(self) -> Node | None:
+        def _node(self) -> Node | None:
             """The node that runs in this process, if any."""
 
     def schedule(self, name: str, call: Call[Any], **options: Unpack[ScheduleOptions]) -> None:
@@ -134,14 +141,14 @@ class ScheduleDeclarations:
         occurrence by a part of it; `starts_at` and `ends_at` bound it.
         """
         definition = definition_of(name, call, options, self.clock.wall())
-        if definition.name in self.declared_schedules:
+        if definition.name in self._declared_schedules:
             raise OptionError(f"two schedules are declared under the name {name!r}; give one of them another name")
-        if self.node is not None:
+        if self._node is not None:
             raise KindError(
                 f"the worker of this engine runs already and would never fire the schedule {name!r}; declare all "
                 "schedules before it starts, or use engine.schedules.create"
             )
-        self.declared_schedules[definition.name] = definition
+        self._declared_schedules[definition.name] = definition
 
     def cron(
         self, cron: str, /, *, name: str | None = None, **options: Unpack[CronOptions]
@@ -168,7 +175,7 @@ class ScheduleDeclarations:
             except PayloadError as error:
                 raise PayloadError(
                     f"@engine.{verb} calls task {task.kind!r} without arguments: {error}; with arguments use "
-                    f"engine.schedule(name, {task.name_in_code}.call(...), {verb}=...)"
+                    f"engine.schedule(name, {task._name_in_code}.call(...), {verb}=...)"
                 ) from error
             self.schedule(task.kind if name is None else name, call, **options)
             return task

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
 
+from synergon.async_calls import must_await, sync
 from synergon.client.control import current_operator
-from synergon.client.must_await import must_await
 from synergon.client.schedule_declarations import ScheduleOptions, definition_of, fields_of, new_task
 from synergon.errors import OptionError, ScheduleExists, ScheduleNotFound
+from synergon.handle import Handle
 from synergon.model.lifecycle import State
 from synergon.model.node_status import read_status
 from synergon.model.operator_actions import Verb
@@ -26,16 +26,11 @@ from synergon.options.options import check_count, check_name
 from synergon.options.timetable import Timetable
 
 if TYPE_CHECKING:
-    from synergon.client.announcer import Announcer
-    from synergon.client.connection import Connection
-    from synergon.client.control import Control
-    from synergon.client.ports import Ports
-    from synergon.client.sync_bridge import SyncBridge
+    from synergon.call import Call
+    from synergon.engine import Engine
     from synergon.explain.explanation import ScheduleExplanation
-    from synergon.handle import Handle
     from synergon.model.nodes import NodeRecord
     from synergon.stores.base import Store
-    from synergon.task import Call
 
 
 Records = list[ScheduleRecord]
@@ -47,25 +42,16 @@ class Schedules:
     """The schedules of a store: those that code declares, and those that are made at run time, which code never
     touches."""
 
-    name_in_code: Final = "engine.schedules"
+    _name_in_code: Final = "engine.schedules"
 
-    def __init__(
-        self,
-        connection: Connection,
-        announcer: Announcer,
-        control: Control,
-        sync_bridge: SyncBridge,
-        ports: Ports,
-        logger: logging.Logger,
-        handle_of: Callable[[FiredTask], Handle[Any]],
-    ) -> None:
-        self._connection = connection
-        self._announcer = announcer
-        self._control = control
-        self._sync_bridge = sync_bridge
-        self._ports = ports
-        self.logger = logger
-        self._handle_of = handle_of
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection = engine._connection
+        self._announcer = engine._announcer
+        self._control = engine._control
+        self._ports = engine._ports
+        self.sync_bridge: Final = engine.sync_bridge
+        self.logger: Final = engine.logger
 
     @property
     def _store(self) -> Store:
@@ -84,6 +70,8 @@ class Schedules:
         self._announcer.announce_change()
         return created
 
+    create_sync: Final = sync(create)
+
     async def update(
         self, name: str, call: Call[Any] | None = None, **options: Unpack[ScheduleOptions]
     ) -> ScheduleRecord:
@@ -101,24 +89,36 @@ class Schedules:
         self._announcer.announce_change()
         return changed
 
+    update_sync: Final = sync(update)
+
     async def pause(self, name: str) -> bool:
         """Pause a schedule: its occurrences are skipped until `resume`, even after restarts. False if it was paused."""
         return await self._act("pause_schedule", name) == "paused"
+
+    pause_sync: Final = sync(pause)
 
     async def resume(self, name: str) -> bool:
         """Resume a schedule from its next occurrence on. False if it was not paused."""
         return await self._act("resume_schedule", name) == "resumed"
 
+    resume_sync: Final = sync(resume)
+
     async def delete(self, name: str) -> None:
         """Delete a schedule; its tasks remain. One that code declares returns when a worker with that code starts."""
         await self._act("delete_schedule", name)
+
+    delete_sync: Final = sync(delete)
 
     @must_await(sync="run_now_sync")
     async def run_now(self, name: str) -> Handle[Any] | None:
         """Create one more task, also during a pause. None if `overlap` is "skip" and the task before has not ended, or
         if a live task holds its unique key."""
         run = await self.run_once(name)
-        return None if run.task is None else self._handle_of(run.task)
+        if run.task is None:
+            return None
+        return Handle(self._engine, run.task.id, task_type=self._engine.kinds.get(run.task.kind))
+
+    run_now_sync: Final = sync(run_now)
 
     async def run_once(self, name: str) -> ScheduleRun:
         """`run_now`, with the reason if it creates no task."""
@@ -126,8 +126,11 @@ class Schedules:
         if run is None:
             raise await self._not_found(name)
         if run.task is not None:
+            self._connection.note_accepted((run.task,))
             self._announce(run.task)
         return run
+
+    run_once_sync: Final = sync(run_once)
 
     def _announce(self, task: FiredTask) -> None:
         if task.state is State.READY:
@@ -155,6 +158,8 @@ class Schedules:
         """All schedules, by name."""
         return await self._with_states(await self._store.schedules())
 
+    list_sync: Final = sync(list)  # noqa: A003  # the method above
+
     async def get(self, name: str) -> ScheduleRecord:
         """One schedule; ScheduleNotFound if there is none."""
         check_name(name, "a schedule's name")
@@ -162,6 +167,8 @@ class Schedules:
         if not found:
             raise await self._not_found(name)
         return (await self._with_states(found))[0]
+
+    get_sync: Final = sync(get)
 
     async def upcoming(self, number: int = 10, *, name: str | None = None) -> Occurrences:
         """The next occurrences of all active schedules, or of one, in order. A paused or undeclared schedule has
@@ -172,12 +179,16 @@ class Schedules:
         merged = heapq.merge(*(_occurrences(record) for record in active))  # one that cannot be read has neither
         return [Occurrence(name=of, at=to_datetime(at)) for at, of in itertools.islice(merged, number)]
 
+    upcoming_sync: Final = sync(upcoming)
+
     async def explain(self, name: str) -> ScheduleExplanation:
         """Explain when the schedule fires next, and why it did not fire or its tasks do not run."""
         from synergon.explain.schedule_explanation import explain_schedule
 
         record = await self.get(name)
         return await explain_schedule(self._store, record)
+
+    explain_sync: Final = sync(explain)
 
     async def _with_states(self, records: Iterable[ScheduleRecord]) -> Records:
         """The records with the state `undeclared` where no live node declares what only code may fire."""
@@ -193,50 +204,6 @@ class Schedules:
             else record
             for record in found
         ]
-
-    # ------------------------------------------------------------ without an event loop
-
-    def create_sync(self, name: str, call: Call[Any], **options: Unpack[ScheduleOptions]) -> ScheduleRecord:
-        """`create` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.create(name, call, **options))
-
-    def update_sync(
-        self, name: str, call: Call[Any] | None = None, **options: Unpack[ScheduleOptions]
-    ) -> ScheduleRecord:
-        """`update` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.update(name, call, **options))
-
-    def pause_sync(self, name: str) -> bool:
-        """`pause` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.pause(name))
-
-    def resume_sync(self, name: str) -> bool:
-        """`resume` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.resume(name))
-
-    def delete_sync(self, name: str) -> None:
-        """`delete` for code without an event loop."""
-        self._sync_bridge.call(lambda: self.delete(name))
-
-    def run_now_sync(self, name: str) -> Handle[Any] | None:
-        """`run_now` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.run_now(name))
-
-    def list_sync(self) -> Records:
-        """`list` for code without an event loop."""
-        return self._sync_bridge.call(self.list)
-
-    def get_sync(self, name: str) -> ScheduleRecord:
-        """`get` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.get(name))
-
-    def upcoming_sync(self, number: int = 10, *, name: str | None = None) -> Occurrences:
-        """`upcoming` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.upcoming(number, name=name))
-
-    def explain_sync(self, name: str) -> ScheduleExplanation:
-        """`explain` for code without an event loop."""
-        return self._sync_bridge.call(lambda: self.explain(name))
 
 
 def _declared(nodes: Iterable[NodeRecord]) -> set[str]:

@@ -37,7 +37,7 @@ class IdleHookGuard:
         self._waiters = FairWaiters()
 
     def check(self) -> None:
-        """Raise NotConnected if the calls of the hook are rejected."""
+        """Raise NotConnected if the hook may make no more calls, with the reason."""
         if self.why_not is not None:
             raise NotConnected(self.why_not)
 
@@ -58,7 +58,7 @@ class Connectable(Protocol):
     async def connect(self) -> object:
         """Connect on the running event loop."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> object:
         """Stop and disconnect."""
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from synergon.client.ports import Ports
     from synergon.stores.base import Store
 
-REQUIREMENTS_KEPT: Final = 10_000
+MAX_REQUIREMENTS: Final = 10_000
 """How many different requirements are remembered, so that each is logged only once."""
 
 SHOWN_NODES: Final = 5
@@ -54,7 +54,7 @@ class UnrunnableWarning:
         wanted = {(task.kind, task.requirements) for task in _stored(tasks, inserted) if self.is_of_interest(task)}
         if not wanted:
             return
-        if self._is_stale() or len(self._judged) > REQUIREMENTS_KEPT:
+        if self._is_stale() or len(self._judged) > MAX_REQUIREMENTS:
             self._judged.clear()
         new = wanted - self._judged
         if not new:
@@ -95,7 +95,7 @@ class UnrunnableWarning:
             return
         if (kind, text) in self._hopeless:
             return
-        if len(self._hopeless) > REQUIREMENTS_KEPT:
+        if len(self._hopeless) > MAX_REQUIREMENTS:
             self._hopeless.clear()
         self._hopeless.add((kind, text))
         self._warn(kind, text, states)

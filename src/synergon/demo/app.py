@@ -18,7 +18,7 @@ URL_VARIABLE: Final = "SYNERGON_DEMO_URL"
 ENCODERS: Final = 6
 ENCODE_SECONDS: Final = 1.5
 
-engine = Engine(
+engine: Final = Engine(
     os.environ.get(URL_VARIABLE, "memory://"),
     concurrency=32,
     child_processes=2,

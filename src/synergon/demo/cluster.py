@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from synergon.call import Call
 from synergon.demo import app
 from synergon.demo.summary import Summary
 from synergon.demo.task_log import TaskLog
@@ -16,7 +17,6 @@ from synergon.demo.worker_processes import WorkerProcess
 from synergon.handle import Handle
 from synergon.model.lifecycle import FINAL
 from synergon.model.task_records import TaskRecord
-from synergon.task import Call
 
 REFRESH_SECONDS: Final = 0.1
 POLL_SECONDS: Final = 0.01
@@ -28,7 +28,7 @@ class DemoCluster:
 
     def __init__(self, folder: Path, view: View, speed: float) -> None:
         self.view = view
-        self.log = TaskLog(folder)
+        self.log: Final = TaskLog(folder)
         self.workers: list[WorkerProcess] = []
         self.accepted: list[int] = []
         self.cancelled: list[int] = []
@@ -59,7 +59,7 @@ class DemoCluster:
     async def refresh(self) -> None:
         """Read the log and the counts, and update the view."""
         self.log.read()
-        self.view.draw(await app.engine.store.counts(), self.log, self.workers, len(self.accepted))
+        self.view.draw(await app.engine._store.counts(), self.log, self.workers, len(self.accepted))
 
     async def wait_until(self, condition: Callable[[], bool | Awaitable[bool]]) -> float:
         """Wait until the condition is true. Returns how many seconds that took."""
@@ -90,7 +90,7 @@ class DemoCluster:
 
     async def have_all_ended(self) -> bool:
         """Whether every task is in a final state."""
-        return all(state in FINAL for _, _, state in await app.engine.store.counts())
+        return all(state in FINAL for _, _, state in await app.engine._store.counts())
 
     async def stop_and_summarise(self) -> Summary:
         """Stop the workers and collect the accepted ids, the history and the tasks' log."""
@@ -102,11 +102,11 @@ class DemoCluster:
 
 
 async def _history() -> AsyncIterator[TaskRecord]:
-    before: int | None = None
+    after: str | None = None
     while True:
-        page = await app.engine.tasks(state=FINAL, limit=PAGE, before=before)
+        page = await app.engine.tasks(state=FINAL, limit=PAGE, after=after)
         for record in page:
             yield record
-        before = page.next
-        if before is None:
+        after = page.next
+        if after is None:
             return

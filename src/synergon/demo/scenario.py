@@ -7,12 +7,12 @@ import statistics
 import time
 from typing import Any, Final
 
+from synergon.call import Call
 from synergon.demo import app
 from synergon.demo.cluster import DemoCluster
 from synergon.demo.task_log import Run
 from synergon.demo.worker_processes import WorkerProcess
 from synergon.model.lifecycle import FINAL, State
-from synergon.task import Call
 
 REMINDERS: Final = 60
 
@@ -108,7 +108,7 @@ class Scenario:
         self._print(f"{failed} charges failed and were retried half a second later")
         await self._cluster.wait_until(lambda: len(self._reminders()) >= REMINDERS / 2)
         reminders = self._reminders()
-        records = await app.engine.store.get([run.task_id for run in reminders])
+        records = await app.engine._store.get([run.task_id for run in reminders])
         delays = [
             run.started_at - record.run_at.timestamp()
             for run, record in zip(reminders, records, strict=True)

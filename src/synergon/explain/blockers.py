@@ -14,6 +14,7 @@ from synergon.model.requirements import (
     PROCESS,
     PROVIDER,
     QUEUE,
+    THREAD,
     WHOLE_NODE,
     Requirements,
     forbidden_labels,
@@ -113,15 +114,15 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
 
 
 def _scarcity(name: str) -> tuple[Why, str]:
-    """The reason for which a task waits that is short of this, and what the reason is about."""
+    """The reason for a shortage of this resource, and the name that the reason is about."""
     for prefix, why in ((QUEUE, Why.QUEUE_BOUND), (PROVIDER, Why.PROVIDER_BOUND)):
         if name.startswith(prefix):
             return why, name.removeprefix(prefix)
-    return (Why.PROCESSES if name == PROCESS else Why.RESOURCE), name
+    return {PROCESS: Why.PROCESSES, THREAD: Why.THREADS}.get(name, Why.RESOURCE), name
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
-    """The cause that running tasks were asked to yield to this kind and did not, if there is a back-off."""
+    """The cause that running tasks did not yield to this kind. Empty unless the kind is in a back-off of preemption."""
     seconds = node.state.backed_off.get(kind)
     if seconds is not None:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))

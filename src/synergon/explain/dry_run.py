@@ -1,8 +1,8 @@
 """A dry run of a node's next claim: shows whether the node would take the task or other tasks first, without taking
 any.
 
-The store decides by the rule of the claim (`Store.dry_run`), for all kinds of which the node could claim tasks. A dry
-run is made only if no other cause was found, or if capacity may be reserved.
+The store decides by the rule of the claim (`Store.dry_run`), for all kinds that the node could claim. A dry run is made
+only if no other cause was found, or if capacity may be reserved.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Counts = Mapping[tuple[str, str, State], int]
 
 async def dry_run(store: Store, node: NodeView, task: TaskRecord) -> DryRun:
     """What the next claim of the node would do with this task."""
-    request = node.request(_wanted(node, task, await store.counts()))
+    request = node.request(_wanted(node, task, await store.counts(is_exact=True)))
     if all(kind.kind != task.kind for kind in request.kinds):
         return DryRun(is_taken=False)
     return await store.dry_run(_with_reserved_kind(node, request), task.id)
 
 
 def _with_reserved_kind(node: NodeView, request: ClaimRequest) -> ClaimRequest:
-    """The request, extended by the kind of the reserved task: the claim holds the permits of that task."""
+    """The request, extended by the kind of the reserved task, so that the plan keeps permits for that task."""
     reserved_kind = node.state.reserved_kind
     if reserved_kind is None or any(kind.kind == reserved_kind for kind in request.kinds):
         return request

@@ -14,7 +14,7 @@ from synergon.explain.explanation import FARTHEST, NEVER, SHARED, Cause, Explana
 from synergon.explain.finished import ended, running, suspicion
 from synergon.explain.node_view import NodeView, node_view
 from synergon.explain.shared_state import SharedState
-from synergon.explain.text import behind, clause, lasting, names, on_node, plural, some
+from synergon.explain.text import SHOWN, behind, clause, lasting, names, on_node, plural, some, turns
 from synergon.model.claims import CandidateQuery, KindRequest
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
@@ -39,12 +39,16 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
     if task.state is State.RUNNING:
         found = next((node_view(record, here) for record in nodes if record.id == task.node_id), None)
         return _explanation(task, running(task, found, now))
-    limits, servers, queues, ahead = await asyncio.gather(
-        store.limits(), store.servers(), _queues(store, task), store.ahead(task.id, FARTHEST)
+    limits, servers, queues, ahead, tenants_ahead = await asyncio.gather(
+        store.limits(),
+        store.servers(),
+        _queues(store, task),
+        store.ahead(task.id, FARTHEST),
+        _tenants_ahead(store, task),
     )
     runners = [node_view(record, here) for record in nodes if task.kind in record.kinds]
     shared = SharedState(limits, servers, queues, now, nodes)
-    view = _View(store, task, runners, shared, ahead, now)
+    view = _View(store, task, runners, shared, ahead, tenants_ahead, now)
     match task.state:
         case State.SCHEDULED:
             return view.scheduled(await _is_deferred_by_rate(store, task, shared))
@@ -52,6 +56,11 @@ async def explain(store: Store, here: Node | None, task: TaskRecord) -> Explanat
             return await view.waiting()
         case _:
             return await view.ready()
+
+
+async def _tenants_ahead(store: Store, task: TaskRecord) -> dict[str, int]:
+    """How many ready tasks of each tenant precede the task."""
+    return {} if task.fair_key is None else await store.fair_ahead(task.id, FARTHEST)
 
 
 async def _queues(store: Store, task: TaskRecord) -> list[QueueRecord]:
@@ -99,6 +108,7 @@ class _View:
         nodes: list[NodeView],
         shared: SharedState,
         ahead: int | None,
+        tenants_ahead: dict[str, int],
         now: datetime,
     ) -> None:
         self._store = store
@@ -106,6 +116,7 @@ class _View:
         self._nodes = nodes
         self._shared = shared
         self._position = None if ahead is None else ahead + 1
+        self._tenants_ahead = tenants_ahead
         self._now = now
 
     # ------------------------------------------------------------ scheduled or waiting
@@ -133,20 +144,32 @@ class _View:
         return Cause(why=Why.DELAYED, until=until)
 
     async def waiting(self) -> Explanation:
-        """Explain a waiting task: it waits for a group or in its key queue."""
+        """Explain a waiting task: it waits for its dependencies, for its batch or in its key queue."""
         task = self._task
-        if task.after_group is not None:
-            (group,) = await self._store.groups([task.after_group])
-            open_count = 0 if group is None else group.open
-            causes = [Cause(why=Why.GROUP, subject=str(task.after_group), in_use=open_count)]
-            return self._not_yet(f"waits: {self._clauses(causes)}", causes)
+        if task.is_dependent:
+            (needs,) = await self._store.dependencies([task.id])
+            causes = [
+                Cause(why=Why.DEPENDENCY, subject=str(need.task_id), kind=need.kind, state=need.state)
+                for need in needs
+                if need.is_open
+            ]
+            count = f"for {plural(len(causes), 'task')}: " if len(causes) > SHOWN else "for "
+            return self._not_yet(f"waits {count}{self._clauses(causes)}", causes)
         causes = self._shared.pause(task)
         if not causes:
-            limit = self._shared.limit(f"key:{task.kind}")
-            value = None if limit is None else limit.value
-            causes = [Cause(why=Why.KEY_QUEUE, subject=task.limit_key or "", of=value)]
+            causes = [await self._key_queue(task.limit_key or "")]
         sentence = f"waits: {self._clauses(causes)}{behind(self._position)}"
         return self._not_yet(sentence, causes, position=self._position)
+
+    async def _key_queue(self, limit_key: str) -> Cause:
+        """The cause that the task waits in its key queue, or there for its batch."""
+        limit = self._shared.limit(f"key:{self._task.kind}")
+        if limit is not None and limit.batch is not None:
+            batch = await self._store.next_batch(self._task.kind, limit_key)
+            if batch is not None:
+                until = None if batch.due_at is None else to_datetime(batch.due_at)
+                return Cause(why=Why.BATCH, subject=limit_key, in_use=batch.count, of=batch.size, until=until)
+        return Cause(why=Why.KEY_QUEUE, subject=limit_key, of=None if limit is None else limit.value)
 
     def _not_yet(self, sentence: str, causes: list[Cause], *, position: int | None = None) -> Explanation:
         """The explanation of a task that is not ready. It mentions nodes only if none of them can ever run the task."""
@@ -215,7 +238,7 @@ class _View:
         able = [called[outlook.id] for outlook in outlooks if outlook.can_start]
         if able:
             return f"; it can start on {some(able)}"
-        position = behind(self._position)
+        position = f"{behind(self._position)}{turns(self._task.fair_key, self._tenants_ahead)}"
         if any(cause.why in (Why.UNKNOWN_KIND, Why.EXPIRED, Why.PAUSED) for cause in causes):
             return f"; {self._clauses(causes)}"
         own = [_without(outlook, causes) for outlook in outlooks]
@@ -277,6 +300,7 @@ class _View:
             causes=tuple(causes),
             nodes=tuple(nodes or ()),
             position=position,
+            tenants_ahead=self._tenants_ahead,
             reserved_by=None if keeper is None else keeper.id,
         )
 

@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from synergon.model.lifecycle import State
 from synergon.model.record import Record
 from synergon.model.schedules import ScheduleState
@@ -31,16 +33,25 @@ class Why(StrEnum):
     """The task was not started in time. The next check by a live node ends it."""
     KEY_QUEUE = "key_queue"
     """Other tasks of the task's key queue precede it. At most `Cause.of` tasks of the key queue run at once."""
-    GROUP = "group"
-    """The task starts when the group `subject` has ended; `in_use` tasks of that group are live."""
+    DEPENDENCY = "dependency"
+    """The task depends on task `subject` of kind `kind`, which has not ended; `state` is its state."""
+    BATCH = "batch"
+    """The task waits for its batch, which has `in_use` of `of` tasks and starts at `until` at the latest. Without
+    `until` it can start: with the first of its tasks, which is `ready`."""
 
     # Causes that all nodes share.
     PAUSED = "paused"
     UNKNOWN_KIND = "unknown_kind"
     """No live node runs the kind."""
     LIMIT = "limit"
+    LIMIT_RATE = "limit_rate"
+    """The rate of the limit `subject` permits a start only at `until`."""
     SERVER = "server"
     BACKED_OFF = "backed_off"
+    ON_TRIAL = "on_trial"
+    """The server `subject` gets one task at a time until a task succeeds, because tasks have failed on it."""
+    PROBED = "probed"
+    """The server `subject` is out of service until a probe succeeds. The next probe is at `until`."""
     REMOVED = "removed"
     """The target server of the task is no longer in the pool."""
     NO_SERVERS = "no_servers"
@@ -67,6 +78,8 @@ class Why(StrEnum):
     """The node runs `in_use` of at most `of` tasks of provider `subject`, some of them are `tasks`."""
     PROCESSES = "processes"
     """No child process is free: `in_use` of `of` are in use, some of them by `tasks`."""
+    THREADS = "threads"
+    """No thread is free: `in_use` of `of` are in use, some of them by `tasks`."""
     RESOURCE = "resource"
     """Too little of a resource is free: `in_use` of `of` are used, some of it by `tasks`."""
     OCCUPIED = "occupied"
@@ -86,7 +99,19 @@ class Why(StrEnum):
     """The node has free capacity, but other tasks precede this one."""
 
 
-SHARED: Final = frozenset({Why.PAUSED, Why.LIMIT, Why.SERVER, Why.BACKED_OFF, Why.REMOVED, Why.NO_SERVERS})
+SHARED: Final = frozenset(
+    {
+        Why.PAUSED,
+        Why.LIMIT,
+        Why.LIMIT_RATE,
+        Why.SERVER,
+        Why.BACKED_OFF,
+        Why.ON_TRIAL,
+        Why.PROBED,
+        Why.REMOVED,
+        Why.NO_SERVERS,
+    }
+)
 """Causes that do not depend on the node."""
 
 NEVER: Final = frozenset({Why.LABEL_MISSING, Why.LABEL_FORBIDDEN, Why.TOO_SMALL, Why.REFUSED})
@@ -99,14 +124,19 @@ class Cause(Record, frozen=True, kw_only=True):
 
     why: Why
     subject: str = ""
-    """The name of the queue, limit, provider, server, resource, label or error type, the id of the group or task, or an
-    error."""
+    """The name of the queue, limit, provider, server, resource, label or error type, the id of a task, or an error."""
     in_use: float | None = None
     of: float | None = None
+    rate: str = ""
+    """The rate of the limit, like `600 per minute`."""
     needed: float | None = None
     """The amount of the resource that the task needs. Memory is in bytes."""
     tasks: tuple[int, ...] = ()
     """Some of the tasks that use the resource."""
+    kind: str | None = None
+    """The kind of the task that is waited for."""
+    state: State | None = None
+    """The state of that task."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -141,6 +171,9 @@ class Explanation(Record, frozen=True, kw_only=True):
     position: int | None = None
     """The position, from 1, among the tasks of the task's kind, state and key queue. Exact up to 1000; 1001 means any
     later position. None if the task is neither `waiting` nor `ready`."""
+    tenants_ahead: dict[str, int] = msgspec.field(default_factory=dict)
+    """If the tenants of the kind take turns: how many ready tasks of each tenant precede the task. Tasks beyond the
+    position 1000 may be missing."""
     reserved_by: str | None = None
     """The id of the live node that has reserved capacity for the task. None if there is none."""
 
@@ -154,7 +187,7 @@ class Explanation(Record, frozen=True, kw_only=True):
 
 
 class ScheduleExplanation(Record, frozen=True, kw_only=True):
-    """What a schedule does."""
+    """Why a schedule fires or does not fire: its state, and one sentence for people."""
 
     name: str
     state: ScheduleState

@@ -46,7 +46,7 @@ def _attempt(task: TaskRecord) -> str:
 
 
 def suspicion(task: TaskRecord) -> str:
-    """Why a task that waits or runs is a suspect; empty if it is none."""
+    """Why a task that waits or runs is a suspect; empty if it is not a suspect."""
     if not task.is_suspect:
         return ""
     causes = [

@@ -54,6 +54,7 @@ class NodeView(NamedTuple):
             provider=said.provider,
             is_command=said.is_command,
             requirements=said.weight,
+            is_threaded=said.is_threaded,
             rank=said.rank,
             is_urgent=said.is_urgent,
             is_backed_off=kind in self.state.backed_off,

@@ -9,9 +9,14 @@ from synergon.explain.explanation import Cause, Why
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.limits import LimitRecord, ServerRecord
 from synergon.model.nodes import NodeRecord
+from synergon.model.record import from_datetime
 from synergon.model.task_records import QueueRecord, TaskRecord
+from synergon.policies import rate_text
+from synergon.stores.rules import rates
 from synergon.stores.rules.claim_plan import ReadyTask, server_to_avoid
-from synergon.stores.rules.shared_capacity import ServerCapacity, SharedCapacity
+from synergon.stores.rules.rates import RateMeter
+from synergon.stores.rules.server_health import capacity_of
+from synergon.stores.rules.shared_capacity import UNLIMITED, ServerCapacity, SharedCapacity
 
 
 class SharedState:
@@ -38,7 +43,16 @@ class SharedState:
         values = {limit.name: limit.value for limit in self._limits.values()}
         in_use = {limit.name: limit.in_use for limit in self._limits.values()}
         servers = [(_server_capacity(server, self._now), server.in_use) for server in self._servers.values()]
-        return SharedCapacity.counted(values, in_use, servers)
+        meters = {limit.name: meter for limit in self._limits.values() if (meter := self._meter(limit)) is not None}
+        return SharedCapacity.counted(values, in_use, servers, meters)
+
+    def _meter(self, limit: LimitRecord) -> RateMeter | None:
+        """The rate of a limit that permits no start now. None if the rate permits one; the number of permitted starts
+        does not matter here."""
+        if limit.rate is None or limit.free_at is None:
+            return None
+        now = from_datetime(self._now)
+        return RateMeter(limit.rate, rates.after(limit.rate, from_datetime(limit.free_at), now, limit.rate.burst), now)
 
     def limit(self, name: str) -> LimitRecord | None:
         """The limit with this name. None if it is not declared."""
@@ -79,6 +93,8 @@ class SharedState:
 
     def _full(self, name: str) -> Cause:
         limit = self._limits[name]
+        if limit.rate is not None and limit.free_at is not None and limit.in_use < (limit.value or UNLIMITED):
+            return Cause(why=Why.LIMIT_RATE, subject=name, rate=rate_text(limit.rate), until=limit.free_at)
         return Cause(why=Why.LIMIT, subject=name, in_use=limit.in_use, of=limit.value)
 
     def _server_causes(self, task: TaskRecord, provider: str, free_permits: SharedCapacity) -> Iterator[Cause]:
@@ -89,29 +105,49 @@ class SharedState:
             yield Cause(why=Why.NO_SERVERS, subject=provider)
         above: set[str] = set()
         for server in pool:
-            if server.free:  # so a limit that covers the server is full
+            ignores_health = task.is_command and task.target is not None
+            if server.free_for_commands if ignores_health else server.free:  # so a limit that covers it is full
                 above.update(free_permits.full_above(server.address))
             else:
-                yield self._server_cause(server)
+                yield self._server_cause(server, ignores_health=ignores_health)
         yield from (self._full(name) for name in sorted(above))
 
-    def _server_cause(self, server: ServerCapacity) -> Cause:
-        if server.is_backed_off:
-            until = self._servers[server.provider, server.address].backs_off_until
-            return Cause(why=Why.BACKED_OFF, subject=server.address, until=until)
-        most = 1 if server.is_on_trial and server.capacity != 0 else server.capacity
-        return Cause(why=Why.SERVER, subject=server.address, in_use=len(server.slots), of=most)
+    def _server_cause(self, server: ServerCapacity, *, ignores_health: bool) -> Cause:
+        if server.capacity != 0 and not ignores_health:
+            record = self._servers[server.provider, server.address]
+            if server.is_backed_off:
+                why = Why.PROBED if record.has_probe else Why.BACKED_OFF
+                return Cause(why=why, subject=server.address, until=record.backs_off_until)
+            if server.is_on_trial:
+                return Cause(why=Why.ON_TRIAL, subject=server.address)
+        return Cause(why=Why.SERVER, subject=server.address, in_use=len(server.slots), of=server.capacity)
 
 
 def ready_task(task: TaskRecord, *, may_reserve: bool = False) -> ReadyTask:
     """The task in the form that the claim planner needs."""
-    avoid = server_to_avoid(task.server, task.attempts)
-    return ReadyTask(task.id, task.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve)
+    avoid = server_to_avoid(task.server, task.attempts, task.server_failures)
+    return ReadyTask(
+        task.id,
+        task.priority,
+        task.kind,
+        task.queue,
+        task.requirements,
+        task.target,
+        avoid,
+        may_reserve,
+        task.fair_tag,
+        task.units,
+        task.server_failures > 0,
+    )
 
 
 def _server_capacity(server: ServerRecord, now: datetime) -> ServerCapacity:
-    """The capacity of a server, as its health allows. Every success clears `backs_off_until`, so a moment in the past
-    means that no task has succeeded since the back-off."""
-    is_backed_off = server.backs_off_until is not None and server.backs_off_until > now
-    is_on_trial = server.backs_off_until is not None and not is_backed_off
-    return ServerCapacity(server.provider, server.address, server.capacity, is_backed_off, is_on_trial)
+    """The capacity of a server, as its health allows."""
+    return capacity_of(
+        (server.provider, server.address),
+        server.capacity,
+        recent_failures=server.recent_failures,
+        is_out=server.is_out,
+        backs_off=server.backs_off_until is not None and server.backs_off_until > now,
+        is_probed=server.has_probe,
+    )

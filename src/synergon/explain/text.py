@@ -1,9 +1,10 @@
-"""The texts of causes: a clause of its own, or a predicate that follows the name of a node."""
+"""Turns causes into text. The text of a cause on all nodes is a clause ("queue mail is paused"); that of a cause on one
+node is a predicate that follows the name of the node ("lacks label gpu")."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -52,6 +53,20 @@ def behind(position: int | None) -> str:
     return f", position above {FARTHEST}" if position > FARTHEST else f", position {position}"
 
 
+def turns(tenant: str | None, ahead: Mapping[str, int]) -> str:
+    """The text ` by turns: 2 tasks of its tenant 'acme' and 3 of 2 others go first`; empty if tenants take no turns, or
+    none precedes the task."""
+    if tenant is None or not ahead:
+        return ""
+    mine = ahead.get(tenant, 0)
+    others = {name: number for name, number in ahead.items() if name != tenant}
+    parts = [f"{plural(mine, 'task')} of its tenant {tenant!r}"] if mine else []
+    if others:
+        who = f"tenant {next(iter(others))!r}" if len(others) == 1 else f"{len(others)} other tenants"
+        parts.append(f"{plural(sum(others.values()), 'task')} of {who}")
+    return f" by turns: {listed(parts)} {'goes' if sum(ahead.values()) == 1 else 'go'} first"
+
+
 def listed(parts: Iterable[str]) -> str:
     """The parts, joined as in `a, b and c`."""
     *head, last = parts
@@ -84,7 +99,8 @@ def lasting(moment: datetime | None, now: datetime) -> str:
 
 def plural(count: float, noun: str) -> str:
     """The count with the noun in the right number, for example `1 task` or `2 tasks`."""
-    return f"{count:g} {noun}" if count == 1 else f"{count:g} {noun}s"
+    number = str(count) if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}" if count == 1 else f"{number} {noun}s"
 
 
 def _since(cause: Cause, now: datetime) -> str:
@@ -124,8 +140,19 @@ def _key_queue_name(cause: Cause) -> str:
     return f"the key queue of its limit key {cause.subject!r}" if cause.subject else "the key queue of its kind"
 
 
+def _batch(cause: Cause, now: datetime) -> str:
+    if cause.until is None:
+        return "its batch can start, and runs when the first of its tasks is claimed"
+    filled = f"its batch has {cause.in_use or 0:g} of {cause.of or 0:g} tasks"
+    return f"{filled}, and starts {when(cause.until, now)} at the latest"
+
+
 def _slots(cause: Cause) -> str:
     return f"{cause.in_use or 0:g} of {cause.of or 0:g} slots in use"
+
+
+def _threads(cause: Cause) -> str:
+    return f"{cause.in_use or 0:g} of {cause.of or 0:g} threads in use"
 
 
 def _resource(cause: Cause) -> str:
@@ -149,7 +176,7 @@ def _too_small(cause: Cause, _: datetime) -> str:
     return f"is too small (it needs {cause.subject} {needed}, and the node has {of} in total)"
 
 
-_FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.RESOURCE: _resource}
+_FULL: Final[dict[Why, Callable[[Cause], str]]] = {Why.SLOTS: _slots, Why.THREADS: _threads, Why.RESOURCE: _resource}
 """The causes for which `reasons` writes "is full", with the functions that make the details."""
 
 _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
@@ -163,13 +190,21 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and the next check by a node makes it ready",
     Why.EXPIRED: lambda cause, now: f"expired {lasting(cause.since, now)}, and the next check by a node ends it",
     Why.KEY_QUEUE: _key_queue,
-    Why.GROUP: lambda cause, _: f"group {cause.subject} has not ended: {plural(cause.in_use or 0, 'task')} open",
+    Why.DEPENDENCY: lambda cause, _: (
+        f"task {cause.subject}" + (f" ({cause.kind}, {cause.state})" if cause.kind else "")
+    ),
+    Why.BATCH: _batch,
     Why.PAUSED: lambda cause, now: f"queue {cause.subject} is paused{_since(cause, now)}",
     Why.UNKNOWN_KIND: lambda cause, _: f"no live node knows kind `{cause.subject}`",
     Why.LIMIT: _limit,
+    Why.LIMIT_RATE: lambda cause, now: f"rate {cause.subject}: {cause.rate}; free {when(cause.until, now)}",
     Why.SERVER: _server,
     Why.BACKED_OFF: lambda cause, now: (
         f"server {cause.subject} backs off until {clock_time(cause.until or now, now)} ({when(cause.until, now)})"
+    ),
+    Why.ON_TRIAL: lambda cause, _: f"server {cause.subject} is on trial: one at a time",
+    Why.PROBED: lambda cause, now: (
+        f"server {cause.subject} is out of service until a probe succeeds (next one {when(cause.until, now)})"
     ),
     Why.REMOVED: lambda cause, _: f"server {cause.subject} was removed",
     Why.NO_SERVERS: lambda cause, _: f"provider {cause.subject} has no servers",
@@ -187,6 +222,7 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
     Why.QUEUE_BOUND: lambda cause, _: f"{_runs_at_most(cause)} of queue {cause.subject}",
     Why.PROVIDER_BOUND: lambda cause, _: f"{_runs_at_most(cause)} of provider {cause.subject}",
     Why.PROCESSES: lambda _cause, _now: "has no free child process",
+    Why.THREADS: lambda cause, _: _is_full(_threads(cause)),
     Why.OCCUPIED: lambda _cause, _now: "runs other tasks, and this suspect must run alone",
     Why.RESOURCE: lambda cause, _: _is_full(_resource(cause)),
     Why.RESERVED: lambda cause, _: f"has reserved capacity for task {cause.subject}",

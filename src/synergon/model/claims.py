@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from synergon.model.record import Record
-from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, ONE_PROCESS, PROCESS, UNIT, Requirements
+from synergon.model.requirements import (
+    KIND_DEFAULT,
+    NO_REQUIREMENTS,
+    ONE_PROCESS,
+    ONE_THREAD,
+    PROCESS,
+    THREAD,
+    UNIT,
+    Requirements,
+)
 
 LAST_CLAIM_NO: Final = 2**62
 """A task whose claims have reached this number is not run: a further claim could not be told from this one."""
@@ -17,13 +28,16 @@ LAST_ATTEMPT: Final = 2**31 - 1
 """Attempts are counted up to this number."""
 
 
+NOT_DEFERRED: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 class KindRequest(Record, frozen=True, kw_only=True):
     """The part of a claim request for one kind: how many of its tasks the node can start now, and what they need."""
 
     kind: str
     count: int
     limits: tuple[str, ...] = ()
-    """The limits of which each task holds a permit while it runs."""
+    """The limits whose permits each task holds while it runs."""
     provider: str | None = None
     """The provider on whose servers the tasks run. None if they need no server."""
     is_rated: bool = False
@@ -31,7 +45,10 @@ class KindRequest(Record, frozen=True, kw_only=True):
     is_command: bool = False
     """Whether the kind is one of commands. These precede all tasks, and do not count against `ClaimRequest.limit`."""
     requirements: Requirements = NO_REQUIREMENTS
-    """The requirements of tasks that have none of their own; they include a child process if the kind runs in one."""
+    """The requirements of tasks that have none of their own; they include the child process or the thread that the
+    kind runs in."""
+    is_threaded: bool = False
+    """The task function runs in a thread, unless it runs in a child process."""
     rank: int = 0
     """At equal priority, tasks of a lower rank come first: the end of a pipeline before its beginning."""
     is_urgent: bool = False
@@ -46,8 +63,15 @@ class KindRequest(Record, frozen=True, kw_only=True):
     """Only these tasks: `can_accept` has accepted them."""
     is_isolable: bool = True
     """The task function can run in a child process. Otherwise a suspect runs alone on the node."""
+    is_fair: bool = False
+    """Whether the tenants of the kind take turns."""
     bounds: tuple[str, ...] = ()
     """The bounds on queues and on the provider that its tasks may meet; names of `ClaimRequest.totals`."""
+    ahead: int = 0
+    """How many more tasks than there are free child processes the node takes, because they are short. Tasks with
+    requirements of their own are not taken ahead, nor are tasks beside them."""
+    batch_size: int = 0
+    """How many tasks of one key queue the node runs together, as one execution. 0 if each runs alone."""
 
     @property
     def is_yielded_to(self) -> bool:
@@ -56,7 +80,8 @@ class KindRequest(Record, frozen=True, kw_only=True):
 
     @property
     def needs_only_slot(self) -> bool:
-        """Whether tasks without requirements of their own need nothing but a slot, and perhaps a child process."""
+        """Whether tasks without requirements of their own need nothing but a slot, and perhaps a child process or a
+        thread."""
         return not (
             self.limits
             or self.provider
@@ -65,13 +90,20 @@ class KindRequest(Record, frozen=True, kw_only=True):
             or self.is_urgent
             or self.only is not None
             or self.bounds
-            or self.requirements not in (NO_REQUIREMENTS, ONE_PROCESS)
+            or self.batch_size
+            or self.requirements not in (NO_REQUIREMENTS, ONE_PROCESS, ONE_THREAD)
         )
 
     @property
     def is_process(self) -> bool:
         """Whether tasks without requirements of their own need a child process."""
         return PROCESS in self.requirements.cost
+
+    @property
+    def executes_in(self) -> str | None:
+        """What tasks without requirements of their own run in: `PROCESS`, `THREAD`, or None for the event loop."""
+        cost = self.requirements.cost
+        return PROCESS if PROCESS in cost else THREAD if THREAD in cost else None
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
@@ -84,7 +116,8 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """Only tasks of these queues are claimed. None means every queue. Commands come from every queue."""
     labels: frozenset[str] = frozenset()
     totals: dict[str, int] = {}
-    """The node's total of each resource, and of child processes. The total of a resource that is not named is zero."""
+    """The node's total of each resource, of child processes and of threads. The total of a resource that is not named
+    is zero."""
     free: dict[str, int] = {}
     """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
@@ -104,10 +137,11 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
     """The kinds and refusing nodes of tasks that all live nodes have refused. The store sets it: the node may take such
     a task again, and its refusal ends the task."""
 
-    @property
-    def free_processes(self) -> int:
-        """How many child processes of the node are free."""
-        return max(self.free.get(PROCESS, 0), 0) // UNIT
+    def free_units(self, name: str) -> int:
+        """How many child processes (`PROCESS`) or threads (`THREAD`) of the node are free, and how many tasks it takes
+        ahead."""
+        ahead = min((kind.ahead for kind in self.kinds if kind.executes_in == name), default=0)
+        return max(self.free.get(name, 0), 0) // UNIT + ahead
 
     @property
     def open_kinds(self) -> list[KindRequest]:
@@ -116,23 +150,38 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
         least = 1 if self.reserved_task is None else 0
         return [kind_request for kind_request in self.kinds if kind_request.count >= least]
 
-    def needs_only_slots(self, kind_requests: Iterable[KindRequest]) -> bool:
-        """Whether the counts alone decide which tasks of these kinds are claimed, if no task has requirements of its
-        own. False if several kinds share the free child processes, or a task is reserved."""
-        if self.reserved_task is not None:
-            return False
-        in_processes: set[str] = set()
-        for kind_request in kind_requests:
-            if not kind_request.needs_only_slot:
-                return False
-            if kind_request.is_process:
-                in_processes.add(kind_request.kind)
-        return len(in_processes) <= 1 or self.free_processes <= 0
+    def by_slots_alone(self, kind_requests: Iterable[KindRequest]) -> ClaimRequest | None:
+        """This request for these kinds, with counts and a limit that alone decide which tasks are claimed, if no task
+        has requirements of its own.
 
-    def most_without_requirements(self, kind_request: KindRequest) -> int:
-        """How many tasks of the kind could be claimed, if no task has requirements of its own and no other kind uses a
-        child process."""
-        return min(kind_request.count, self.free_processes) if kind_request.is_process else kind_request.count
+        None if more decides: limits, resources, a reservation, free child processes or threads that several kinds
+        share, or tasks of other kinds that go between those of a kind whose tenants take turns. Threads decide nothing
+        if there are no fewer of them than slots, or if all kinds run in threads.
+        """
+        if self.reserved_task is not None:
+            return None
+        sharing: dict[str | None, set[str]] = {}
+        kinds = tuple(kind_requests)
+        if len(kinds) > 1 and any(kind.is_fair for kind in kinds):
+            return None
+        for kind in kinds:
+            if not kind.needs_only_slot:
+                return None
+            sharing.setdefault(kind.executes_in, set()).add(kind.kind)
+        limit, most = self.limit, dict[str | None, int]()
+        for name, of_kinds in sharing.items():
+            if name is None or (free := self.free_units(name)) >= self.limit:
+                continue
+            most[name] = free
+            if len(of_kinds) > 1 and free > 0:
+                if len(sharing) > 1:
+                    return None
+                limit = free
+        if most:
+            kinds = tuple(
+                replace(kind, count=min(kind.count, most.get(kind.executes_in, kind.count))) for kind in kinds
+            )
+        return replace(self, kinds=kinds, limit=limit)
 
 
 class ReservedTask(Record, frozen=True, kw_only=True):
@@ -152,6 +201,11 @@ class Claims(list["Claim"]):
     """Whether the node is cordoned, so that it may claim nothing."""
     unfit: frozenset[str] = frozenset()
     """Kinds with ready tasks that do not fit now, but fit when more capacity is free. The node requests them again
+    then."""
+    more: frozenset[str] = frozenset()
+    """Kinds with another batch that became ready in this claim. The node requests them again at once."""
+    deferred: Mapping[str, int] = NOT_DEFERRED
+    """Kinds whose tasks the rate of a limit defers, and for how many microseconds. The node requests them again
     then."""
 
 
@@ -181,8 +235,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     origin: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
+    has_dependencies: bool = False
+    has_dependents: bool = False
     requirements: str = KIND_DEFAULT
     title: str | None = None
+    batch_id: int | None = None
+    """The leader of the batch that the task runs in: the task that holds the slot and the permits for all. None if the
+    task runs alone."""
     server: str | None = None
     """The server on which the task runs, if its kind has a provider."""
     slot: int | None = None
@@ -190,6 +249,13 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     number."""
     protected_for: int = 0
     """For how many microseconds the task is protected from preemption."""
+    waited: int = 0
+    """How many microseconds passed between the moment at which the task was due and the claim."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether another task holds the slot and the permits for this one."""
+        return self.batch_id is not None and self.batch_id != self.id
 
 
 class CandidateQuery(Record, frozen=True, kw_only=True):
@@ -202,8 +268,8 @@ class CandidateQuery(Record, frozen=True, kw_only=True):
     """Tasks that can never run on a node with these totals are excluded."""
     node_id: str | None = None
     """Tasks that this node has refused are excluded."""
-    after: tuple[int, int] | None = None
-    """Only tasks after this (priority, id) in claim order."""
+    after: tuple[int, int, int] | None = None
+    """Only tasks after this (priority, fair tag, id) in claim order."""
     limit: int = 100
 
 

@@ -8,9 +8,13 @@ from typing import Any, Final, Literal
 from synergon.model.lifecycle import Reason, State
 from synergon.model.record import Record
 
-EventName = Literal["started", "succeeded", "failed", "cancelled", "retried", "snoozed", "handed_back", "crashed"]
+EventName = Literal[
+    "started", "succeeded", "failed", "cancelled", "retried", "snoozed", "handed_back", "crashed", "server_failed"
+]
 """What happened to the task. `retried`: it failed and runs again. `handed_back`: its node handed it back without a
-charge. `crashed`: its process died, and it runs again."""
+charge. `crashed`: its process died, and it runs again. `server_failed`: it blamed its server, and runs again."""
+
+ServerEventName = Literal["server_out", "server_back"]
 
 
 class Event(Record, frozen=True, kw_only=True):
@@ -36,6 +40,22 @@ class Event(Record, frozen=True, kw_only=True):
     """The text that the option `title` makes from the arguments."""
     cursor: str | None = None
     """In a stream of final events: pass this as `after` to continue after this event. Otherwise None."""
+
+
+class ServerEvent(Record, frozen=True, kw_only=True):
+    """A server was taken out of service, or is back."""
+
+    name: ServerEventName
+    provider: str
+    address: str
+    reason: str
+    """Why: such as `5 failures in a row`."""
+    until: datetime | None = None
+    """When the first back-off ends. None if the server is back."""
+    node_id: str
+    """The node whose attempt or probe decided it."""
+    at: datetime
+    """By the node's clock."""
 
 
 _GIVEN_FIELDS: Final = ("kind", "queue", "tags", "title")

@@ -10,11 +10,13 @@ from synergon.model.tasks import Insertion, NewTask
 
 
 class NewGroup(Record, frozen=True, kw_only=True):
-    """Tasks to be stored as a group, and perhaps a task that runs when all of them have ended."""
+    """Tasks to be stored as a group, and perhaps a task that runs when all of them have ended. Or the steps of a
+    flow."""
 
     name: str
     tasks: tuple[NewTask, ...]
     then: NewTask | None = None
+    is_flow: bool = False
 
 
 class OpenedGroup(Record, frozen=True, kw_only=True):
@@ -40,6 +42,11 @@ class GroupRecord(Record, frozen=True, kw_only=True):
     """When all tasks of the group had ended for the first time. None before that."""
     counts: dict[State, int]
     then_id: int | None = None
+    """The task that follows the group, or the last step of the flow."""
+    is_flow: bool = False
+    state: State | None = None
+    """What its tasks have come to: `failed` if one failed, else `cancelled` if one was cancelled, else `succeeded`.
+    None until it has ended."""
 
     @property
     def open(self) -> int:

@@ -44,6 +44,8 @@ class Reason(StrEnum):
     """The task function raised `Discard`."""
     CANCELLED = "cancelled"
     """A cancellation was requested, or the task function raised `Cancel`."""
+    DEPENDENCY = "dependency"
+    """A task that it depends on did not succeed."""
 
 
 FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
@@ -52,8 +54,8 @@ WAITING_STATES: Final = LIVE - {State.RUNNING}
 """The live states except `running`. Tasks in them can be cancelled, deleted or expire at once."""
 
 MOVES: Final[dict[State, frozenset[State]]] = {
-    # due, reschedule, cancel, expiry, a full key queue, a rate
-    State.WAITING: frozenset({State.READY, State.SCHEDULED, State.CANCELLED, State.FAILED}),
+    # due, reschedule, cancel, expiry, a full key queue, a rate; a claim makes the tasks of a batch ready and takes them
+    State.WAITING: frozenset({State.READY, State.RUNNING, State.SCHEDULED, State.CANCELLED, State.FAILED}),
     State.SCHEDULED: frozenset({State.READY, State.WAITING, State.CANCELLED, State.FAILED}),
     State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.WAITING, State.CANCELLED, State.FAILED}),
     # completer and reaper
@@ -70,3 +72,10 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 def is_legal(source: State, target: State) -> bool:
     """Whether a task may change from `source` to `target`."""
     return target in MOVES[source]
+
+
+def clears_suspicion(state: State, reason: Reason | None) -> bool:
+    """Whether a task in this state is no suspect, because an attempt of it has ended without a crash."""
+    if state is State.FAILED:
+        return reason not in (Reason.CRASHED, Reason.EXPIRED)
+    return state is State.SUCCEEDED

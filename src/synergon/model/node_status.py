@@ -18,8 +18,8 @@ from synergon.model.requirements import (
     Requirements,
     is_suitable,
     parse_requirements,
+    with_execution,
     with_kind_defaults,
-    with_process,
 )
 
 
@@ -46,6 +46,8 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_running: int | None = None
     is_process: bool = False
     """Whether the task functions of the kind run in child processes, unless a call overrides it."""
+    is_threaded: bool = False
+    """The task functions of the kind run in threads, unless they run in child processes."""
     requirements: str = KIND_DEFAULT
     """The requirements of tasks that have none of their own, as text. Empty means none."""
     rank: int = 0
@@ -54,7 +56,7 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the kind has `can_accept`."""
     is_command: bool = False
     limits: tuple[str, ...] = ()
-    """The limits of which a task holds a permit while it runs."""
+    """The limits whose permits a task holds while it runs."""
     provider: str | None = None
     """The provider on whose servers the tasks run."""
     is_isolable: bool = True
@@ -62,11 +64,10 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def weight(self) -> Requirements:
-        """The requirements of tasks that have none of their own; they include a child process if the kind runs in
-        one."""
-        return with_process(
-            parse_requirements(self.requirements) if self.requirements else NO_REQUIREMENTS, is_process=self.is_process
-        )
+        """The requirements of tasks that have none of their own; they include the child process or the thread that
+        the kind runs in."""
+        own = parse_requirements(self.requirements) if self.requirements else NO_REQUIREMENTS
+        return with_execution(own, is_process=self.is_process, is_threaded=self.is_threaded)
 
 
 PLAIN: Final = KindStatus()
@@ -77,10 +78,13 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     is_published: bool = False
     """Whether the node has published a status."""
+    lease_seconds: float = 0.0
+    """The length of its lease. 0 if the node has not published it."""
     labels: tuple[str, ...] = ()
     """The labels of the node, sorted."""
     totals: dict[str, int] = {}
-    """The total of each resource, of child processes and of bounds, in the integer units of `model.requirements`."""
+    """The total of each resource, of child processes, threads and bounds, in the integer units of
+    `model.requirements`."""
     free: dict[str, int] = {}
     """The amounts that no running task uses. Negative while an urgent task waits for others to yield."""
     yielding: dict[str, int] = {}
@@ -139,18 +143,28 @@ def requirements_on(state: NodeStatus, kind: str, text: str) -> Requirements:
     said = state.kind(kind)
     if not text:
         return said.weight
-    return with_kind_defaults(parse_requirements(text), said.weight, is_isolable=said.is_isolable)
+    parsed = parse_requirements(text)
+    return with_kind_defaults(parsed, said.weight, is_isolable=said.is_isolable, is_threaded=said.is_threaded)
 
 
 def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:
     """How many more tasks of the kind a node with this status can start."""
-    said = state.kind(kind)
-    slots = state.slots_free
-    if said.is_command:
-        slots = state.commands_free
-    elif said.is_urgent and kind not in state.backed_off:
-        slots += state.yielding.get(SLOT, 0)
-    return FreeSlots(slots, None if said.max_running is None else said.max_running - state.running.get(kind, 0))
+    return free_slots(
+        state.kind(kind),
+        slots=state.slots_free,
+        commands=state.commands_free,
+        yielded=0 if kind in state.backed_off else state.yielding.get(SLOT, 0),
+        running=state.running.get(kind, 0),
+    )
+
+
+def free_slots(kind: KindStatus, *, slots: int, commands: int, yielded: int, running: int) -> FreeSlots:
+    """How many more tasks of a kind a node can start. The node has this many free slots for tasks, and for commands;
+    its running tasks would yield `yielded` slots to an urgent kind; `running` tasks of the kind run already."""
+    free = commands if kind.is_command else slots
+    if kind.is_urgent and not kind.is_command:
+        free += yielded
+    return FreeSlots(free, None if kind.max_running is None else kind.max_running - running)
 
 
 _decoder: Final = msgspec.json.Decoder(NodeStatus)

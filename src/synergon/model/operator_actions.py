@@ -16,6 +16,10 @@ Verb = Literal[
     "resume",
     "set_limit",
     "set_servers",
+    "add_server",
+    "remove_server",
+    "close_server",
+    "set_retention",
     "cancel",
     "pause_schedule",
     "resume_schedule",
@@ -23,14 +27,23 @@ Verb = Literal[
     "delete_schedule",
     "retry",
     "delete",
+    "reschedule",
+    "set_priority",
+    "extend_timeout",
+    "update_meta",
+    "cancel_group",
+    "retry_flow",
+    "prune",
+    "enqueue",
     "cordon",
     "uncordon",
     "stop",
     "drain",
     "restart",
 ]
-"""The operator actions. The named node carries out the last five, the store all but bulk operations at once.
-After a cordon, drain or restart is recorded, the store rejects the claims of the node, before the node knows of it."""
+"""The operator actions. The named node carries out the last five, an engine bulk operations and `prune`, and the store
+all others at once. After a cordon, drain or restart is recorded, the store rejects the claims of the node, before the
+node knows of it."""
 
 
 RESTART_EXIT_CODE: Final = 86
@@ -45,10 +58,17 @@ class NewAction(Record, frozen=True, kw_only=True):
 
     verb: Verb
     subject: str
-    """The queue, limit, provider, schedule, task id, node id or filter of tasks that the action concerns."""
+    """The queue, limit, provider, schedule, kind, task id, group id, node id or filter of tasks that the action
+    concerns."""
     value: Any = None
-    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], or why a task is cancelled."""
+    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], a new server as
+    [address, capacity], the address of a server to remove or close, the retention as [succeeded, failed, cancelled] in
+    microseconds, the ages by which an engine prunes as {"failed": "30 d"}, why a task is cancelled, {"delay": ...} or
+    {"run_at": ...} in microseconds, the new priority, the extension of a timeout in microseconds, or new values of
+    metadata."""
     who: str
+    node_name: str | None = None
+    """The name and host of the node that the action concerns."""
     rejection: str | None = None
     """Why the engine has rejected the action, which is then only recorded. None if it is to be carried out."""
 
@@ -61,10 +81,21 @@ class AuditRecord(Record, frozen=True, kw_only=True):
     subject: str
     value: Any = None
     who: str
+    node_name: str | None = None
+    """The name and host of the node that the action concerns, also after the node is gone."""
     requested_at: datetime
     done_at: datetime | None = None
     outcome: str | None = None
     """None while the named node, or the engine of a bulk operation, has not carried it out yet."""
+
+    @property
+    def why(self) -> str | None:
+        """The reason that the operator gave for a cancel or a bulk operation."""
+        if self.verb in ("cancel", "cancel_group"):
+            found = self.value
+        else:
+            found = self.value.get("why") if self.verb.endswith("_all") and isinstance(self.value, dict) else None
+        return found if isinstance(found, str) else None
 
     @property
     def is_rejected(self) -> bool:

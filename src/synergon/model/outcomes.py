@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import ServerChange
 from synergon.model.record import Record
 from synergon.model.tasks import NewTask
 
@@ -19,6 +20,9 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
     node_id: str | None = None
+    node_name: str | None = None
+    """The name of the node, also after it is gone. The store sets it and the host."""
+    host: str | None = None
     at: datetime | None = None
     """When the store received the error, by the store's clock. The store sets it."""
 
@@ -29,6 +33,10 @@ class Succeeded(Record, frozen=True, kw_only=True):
     result: bytes | None = None
     children: tuple[NewTask, ...] = ()
     """Tasks that the store inserts only together with the success."""
+    is_map: bool = False
+    """Whether the children are the items of a map: the tasks that depend on this one wait for them, too."""
+    has_shared_children: bool = False
+    """Whether the children belong to a whole batch: they are inserted even if the task itself was cancelled."""
 
 
 class Failed(Record, frozen=True, kw_only=True):
@@ -43,6 +51,8 @@ class Retrying(Record, frozen=True, kw_only=True):
 
     delay: int
     error: ErrorRecord
+    is_timeout: bool = False
+    """Whether the attempt ended because its timeout was over."""
 
 
 class Snoozed(Record, frozen=True, kw_only=True):
@@ -70,12 +80,24 @@ class Crashed(Record, frozen=True, kw_only=True):
     """The child process died while it ran the task function. The attempt is not counted, but a crash is charged."""
 
     error: ErrorRecord
+    is_shared: bool = False
+    """Whether the process ran a batch of several tasks. It is not known which of them is to blame, so none is charged;
+    each of them becomes a suspect."""
 
 
 def given_back(node_id: str | None) -> ErrorRecord:
     """The error of a command that its node hands back. The command ends, because a command is never run twice."""
     message = f"node {node_id} gave the command back after it had started; a command is never run twice"
     return ErrorRecord(attempt=0, type="Crash", message=message, node_id=node_id)
+
+
+class ServerFault(Record, frozen=True, kw_only=True):
+    """The task function raised `ServerFailed`: the server is to blame. The attempt is not counted, and the task runs
+    again, on another server if there is one."""
+
+    error: ErrorRecord
+    otherwise: Failed | Retrying
+    """The outcome instead, if the task has blamed servers too often."""
 
 
 class KeyAssigned(Record, frozen=True, kw_only=True):
@@ -94,7 +116,9 @@ class Refused(Record, frozen=True, kw_only=True):
     """As in the claim."""
 
 
-Outcome = Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed | KeyAssigned | Refused
+Outcome = (
+    Succeeded | Failed | Retrying | Snoozed | Cancelled | HandedBack | Crashed | ServerFault | KeyAssigned | Refused
+)
 
 
 class Progress(Record, frozen=True, kw_only=True):
@@ -116,6 +140,8 @@ class FencedOutcome(Record, frozen=True, kw_only=True):
     """The limit key of the claim, from which a store knows which key queue to lock first."""
     group_id: int | None = None
     """The group of the claim, from which a store knows which group to lock first."""
+    has_dependents: bool = False
+    """Whether other tasks depended on the task when it was claimed. Others may since then."""
     server: tuple[str, str] | None = None
     """The provider and address of the server, if the outcome counts for the server's health. None otherwise."""
     is_server_well: bool = True
@@ -133,8 +159,14 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     child_ids: tuple[int, ...] = ()
     kind: str | None = None
     released: tuple[str, ...] = ()
-    """The kinds of the tasks that this call has released because a group ended. Only the last verdict of a call has
-    them."""
+    """The kinds of the tasks that were released because tasks that they depend on have ended. Only the last verdict of
+    a call has them, and the tasks below."""
+    ended: tuple[int, ...] = ()
+    """The tasks that this call has cancelled because of a dependency."""
+    has_scheduled: bool = False
+    """Whether some of the released tasks are due later."""
+    servers: tuple[ServerChange, ...] = ()
+    """The servers that this call has taken out of service, and those that are back."""
 
 
 class Report(Record, frozen=True, kw_only=True):

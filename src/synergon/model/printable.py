@@ -38,6 +38,16 @@ def printable_json(document: bytes) -> bytes:
     return _UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text).encode()
 
 
+class LoggedTraceback(Exception):
+    """The traceback of a task function as text, to be logged as `exc_info`. The exception may have been raised in
+    another process."""
+
+    @classmethod
+    def info(cls, text: str) -> tuple[type[BaseException], BaseException, None] | None:
+        """The value of `exc_info` for a text. None without one."""
+        return (cls, cls(text.rstrip("\n")), None) if text else None
+
+
 class PrintableRecords(logging.Filter):
     """A filter that escapes control characters in every log record, before a handler gets it."""
 
@@ -48,7 +58,9 @@ class PrintableRecords(logging.Filter):
         if isinstance(record.args, tuple):
             record.args = tuple(map(_printable_argument, record.args))
         if record.exc_info and record.exc_text is None:
-            record.exc_text = printable(_FORMATTER.formatException(record.exc_info), lines=True)
+            error = record.exc_info[1]
+            text = str(error) if isinstance(error, LoggedTraceback) else _FORMATTER.formatException(record.exc_info)
+            record.exc_text = printable(text, lines=True)
         return True
 
 
@@ -65,3 +77,11 @@ def printing(logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> 
     while isinstance(logger, logging.LoggerAdapter):
         logger = logger.logger
     logger.addFilter(_RECORDS)
+
+
+def task_logger(logger: logging.Logger) -> logging.Logger:
+    """The logger for lines about single tasks. It is a child of the engine's logger, so that its level can be set
+    separately."""
+    child = logger.getChild("tasks")
+    printing(child)
+    return child

@@ -7,7 +7,7 @@ datetimes.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -39,6 +39,12 @@ def storable(text: str) -> str:
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The base class of records. No record can refer to itself, so the garbage collector does not track them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as plain JSON values, for `json.dumps` and web frameworks. Moments and durations are texts in ISO
+        8601."""
+        decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return decoded
 
 
 MOMENTS: Final = range(*(from_datetime(datetime(year, 1, 1, tzinfo=UTC)) for year in (1900, 3000)))

@@ -23,6 +23,10 @@ PROCESS: Final = "a child process"
 """The name under which child processes are counted like a resource. Each task function that runs in a child process
 uses one. Names of real resources contain no blanks."""
 
+THREAD: Final = "a thread"
+"""The name under which threads are counted like a resource. Each task function that runs in a thread uses one. Commands
+use none of these: they have threads of their own."""
+
 WHOLE_NODE: Final = "the whole node"
 """The name under which a node is counted like a resource of which it has one: free while no task runs there. A suspect
 whose function cannot run in a child process takes it."""
@@ -69,6 +73,7 @@ NO_REQUIREMENTS: Final = Requirements()
 LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
 """The requirements that an empty text stands for."""
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
+ONE_THREAD: Final = Requirements(cost={THREAD: UNIT})
 UNREADABLE_REQUIREMENTS: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
 """What an unreadable text is parsed to: those of the kind, so that a node claims the task and ends it."""
 
@@ -79,24 +84,28 @@ def make_requirements(cost: Mapping[str, int], needs: frozenset[str], forbids: f
     return Requirements(cost=amounts, needs=tuple(sorted(needs)), forbids=tuple(sorted(forbids)))
 
 
-def with_process(said: Requirements, *, is_process: bool) -> Requirements:
-    """The requirements, changed so that they include a child process or do not."""
-    if is_process == (PROCESS in said.cost):
-        return said
-    cost = {name: amount for name, amount in said.cost.items() if name != PROCESS}
-    return msgspec.structs.replace(said, cost=cost | {PROCESS: UNIT} if is_process else cost)
+def with_execution(said: Requirements, *, is_process: bool, is_threaded: bool = False) -> Requirements:
+    """The requirements, changed so that they include what the task function runs in: a child process (`is_process`), or
+    otherwise a thread if it is a plain function (`is_threaded`)."""
+    name = PROCESS if is_process else THREAD if is_threaded else None
+    cost = {other: amount for other, amount in said.cost.items() if other not in (PROCESS, THREAD)}
+    changed = cost if name is None else cost | {name: UNIT}
+    return said if changed == said.cost else msgspec.structs.replace(said, cost=changed)
 
 
-def with_kind_defaults(said: Requirements, of_kind: Requirements, *, is_isolable: bool = True) -> Requirements:
-    """These requirements, completed by those of the kind. Both include child processes. A suspect runs in a child
-    process, or alone on its node if functions of the kind cannot run in one (`is_isolable`)."""
+def with_kind_defaults(
+    said: Requirements, of_kind: Requirements, *, is_isolable: bool = True, is_threaded: bool = False
+) -> Requirements:
+    """These requirements, completed by those of the kind. Both include child processes and threads. A suspect runs in a
+    child process, or alone on its node if functions of the kind cannot run in one (`is_isolable`). Functions of the
+    kind that do not run in a child process run in a thread if `is_threaded`."""
     is_process = PROCESS in of_kind.cost if said.is_process is None else said.is_process
     if said.left_to_kind:
         found = {name: getattr(of_kind, name) for name in said.left_to_kind}
         said = msgspec.structs.replace(said, **found, left_to_kind=())
     if not said.is_suspect:
-        return with_process(said, is_process=is_process)
-    isolated = with_process(said, is_process=is_isolable)
+        return with_execution(said, is_process=is_process, is_threaded=is_threaded)
+    isolated = with_execution(said, is_process=is_isolable, is_threaded=is_threaded)
     if is_isolable:
         return isolated
     return msgspec.structs.replace(isolated, cost=isolated.cost | {WHOLE_NODE: UNIT})
@@ -130,6 +139,11 @@ def provider_bound(provider: str | None) -> str:
 def is_name_of_bound(name: str) -> bool:
     """Whether the name is that of a bound."""
     return name.startswith((QUEUE, PROVIDER))
+
+
+def is_unit(name: str) -> bool:
+    """Whether each task takes one unit of the resource or none: child processes, threads, and bounds."""
+    return name in (PROCESS, THREAD) or is_name_of_bound(name)
 
 
 def bounds_of(totals: Mapping[str, int], provider: str | None, *, is_command: bool) -> tuple[str, ...]:

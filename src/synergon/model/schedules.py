@@ -78,6 +78,8 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     """Why the last occurrence that created no task created none."""
     reason_at: datetime | None = None
     created_at: datetime
+    unreadable: tuple[str, ...] = ()
+    """The columns of its row that cannot be read: such a schedule does not fire."""
 
 
 class FiredTask(Record, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class FiredTask(Record, frozen=True, kw_only=True):
 
     id: int
     kind: str
+    queue: str
     state: State
     schedule: str
     expires: bool = False
@@ -94,8 +97,8 @@ class Fired(Record, frozen=True, kw_only=True):
     """The result of `Store.fire`."""
 
     tasks: tuple[FiredTask, ...] = ()
-    broken: dict[str, str] = {}
-    """Schedules that this node cannot read, with the error. They are tried again a minute later."""
+    broken: dict[str, tuple[str, str]] = {}
+    """Schedules that this node cannot read, with the column and the error. They are tried again a minute later."""
     next_in: int | None = None
     """Microseconds until the next schedule is due; None if there is none."""
 

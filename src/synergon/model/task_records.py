@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 import msgspec
 
-from synergon.model.lifecycle import Reason, State
+from synergon.model.attempts import MOST_ATTEMPTS_STORED, AttemptOutcome, AttemptRecord
+from synergon.model.lifecycle import FINAL, Reason, State, clears_suspicion
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import Record, to_datetime
 from synergon.model.requirements import KIND_DEFAULT, is_suspect_text
@@ -29,6 +30,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     crashes: int = 0
     owner_deaths: int = 0
     """How many nodes died while they ran the task, since an attempt of it has ended."""
+    server_failures: int = 0
+    """How many attempts of the task have blamed their server (`ServerFailed`). They cost it nothing."""
     claim_no: int = 0
     node_id: str | None = None
     server: str | None = None
@@ -44,29 +47,57 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     result_json: msgspec.Raw | None = msgspec.field(default=None, name="result")
     """What the task function returned, as JSON. Decoded by `result`."""
     errors: tuple[ErrorRecord, ...] = ()
+    ended_attempts: tuple[AttemptRecord, ...] = ()
+    """The latest attempts that did not end the task with success, oldest first. `attempts_made` has the others, too."""
     progress: Progress | None = None
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
-    after_group: int | None = None
-    """The group that the task waits for. None after the group has ended."""
+    is_dependent: bool = False
+    """Whether the task waits for tasks that it depends on."""
+    has_dependencies: bool = False
+    """Whether it depends on other tasks, ended or not."""
+    batch_id: int | None = None
+    """The batch in which the task runs, or ran when it ended: the id of one of its tasks. None without a batch."""
     is_command: bool = False
     target: str | None = None
     requirements: str = KIND_DEFAULT
     """The requirements, as JSON. Empty means those of the task's kind."""
+    fair_key: str | None = None
+    """The tenant of the task, if the tenants of its kind take turns."""
+    fair_tag: int = 0
+    """The turn of the task among those of its kind and priority: the smallest is next. 0 if it has none: before it
+    first becomes ready, and when it has ended."""
     reserved_by: str | None = None
     """The node that has reserved capacity for the task."""
     title: str | None = None
     """The text that the option `title` makes from the arguments."""
+    units: int = 1
+    """What each start of the task counts for the rates of its limits."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
     unreadable: tuple[str, ...] = ()
     """The columns whose stored values this release cannot read. Their fields have replacements, such as None."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """The record as plain JSON values, with `arguments` and `attempts_made`, and without columns that only synergon
+        reads."""
+        values = super().as_dict()
+        arguments = values.pop("payload")
+        del values["overrides"], values["requirements"], values["ended_attempts"]
+        scheduled_for = None if self.scheduled_for is None else self.scheduled_for.isoformat()
+        return values | {
+            "arguments": arguments,
+            "attempts_made": [attempt.as_dict() for attempt in self.attempts_made],
+            "schedule": self.schedule,
+            "scheduled_for": scheduled_for,
+            "is_suspect": self.is_suspect,
+        }
+
     @property
     def is_suspect(self) -> bool:
         """Whether the process of its last attempt died, so that the next one runs isolated."""
-        return is_suspect_text(self.requirements)
+        return is_suspect_text(self.requirements) and not clears_suspicion(self.state, self.reason)
 
     @property
     def result(self) -> Any:
@@ -77,6 +108,22 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     def error(self) -> ErrorRecord | None:
         """The last error. None if no attempt has failed."""
         return self.errors[-1] if self.errors else None
+
+    @property
+    def attempts_made(self) -> tuple[AttemptRecord, ...]:
+        """The latest attempts, oldest first: those that have ended, with how, when and where, and the one that runs."""
+        if self.started_at is None or self.state not in (State.RUNNING, State.SUCCEEDED):
+            return self.ended_attempts
+        last = AttemptRecord(
+            claim_no=self.claim_no,
+            attempt=self.attempts,
+            outcome=AttemptOutcome.SUCCEEDED if self.state is State.SUCCEEDED else None,
+            started_at=self.started_at,
+            ended_at=self.finished_at,
+            node_id=self.node_id,
+            server=self.server,
+        )
+        return (*self.ended_attempts, last)[-MOST_ATTEMPTS_STORED:]
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -104,44 +151,97 @@ class TaskRecord(Record, frozen=True, kw_only=True):
             return {}
 
 
+Sort = Literal["id", "due", "end"]
+"""How a listing is sorted: by id, scheduled tasks by the time at which they are due, or final ones by their end."""
+
+SEARCHED_TASKS: Final = 10_000
+"""How many matching tasks one page searches for a text."""
+
+
 class BulkFilters(TypedDict, total=False):
     """Which tasks an operation on many of them concerns."""
 
     state: State | str | Iterable[State | str] | None
-    kind: str | None
+    kind: str | Iterable[str] | None
     queue: str | None
     tag: str | None
     key: str | None
     title: str | None
+    meta: Mapping[str, str | float | bool | None] | None
+    search: str | None
+    enqueued_since: datetime | None
+    enqueued_until: datetime | None
+    started_since: datetime | None
+    started_until: datetime | None
+    finished_since: datetime | None
+    finished_until: datetime | None
 
 
 class TaskFilters(BulkFilters, total=False):
     """What `engine.tasks(...)` takes."""
 
-    before: int | None
+    sort: Sort
+    ascending: bool
+    after: str | None
     limit: int
 
 
 class TaskQuery(Record, frozen=True, kw_only=True):
-    """A filter over all tasks, newest first. With `before`, only tasks with lower ids."""
+    """A filter over all tasks, and the order of the listing. Moments are microseconds since 1970; a range contains its
+    beginning, and not its end."""
 
     states: frozenset[State] | None = None
-    kind: str | None = None
+    kinds: tuple[str, ...] | None = None
     queue: str | None = None
     tag: str | None = None
     key: str | None = None
     title: str | None = None
     """Only tasks whose title contains this text; case is ignored."""
-    before: int | None = None
+    meta: dict[str, Any] | None = None
+    """Only tasks whose metadata has these values: texts, numbers, true, false or null."""
+    search: str | None = None
+    """Only tasks whose arguments or errors contain this text; case is ignored. A page searches the first
+    `SEARCHED_TASKS` that match the other filters."""
+    enqueued_since: int | None = None
+    enqueued_until: int | None = None
+    started_since: int | None = None
+    started_until: int | None = None
+    finished_since: int | None = None
+    finished_until: int | None = None
+    sort: Sort = "id"
+    ascending: bool = False
+    after: str | None = None
+    """The cursor of the page before (`TaskPage.next`)."""
+    group_id: int | None = None
+    """Only tasks of this group or flow."""
     limit: int = 100
+
+    @property
+    def selected_states(self) -> frozenset[State]:
+        """The states of the tasks that can match."""
+        states = self.states if self.states is not None else frozenset(State)
+        if self.finished_since is not None or self.finished_until is not None:
+            states &= FINAL
+        return states & SORTED_STATES[self.sort]
+
+
+SORTED_STATES: Final[dict[Sort, frozenset[State]]] = {
+    "id": frozenset(State),
+    "due": frozenset({State.SCHEDULED}),
+    "end": FINAL,
+}
+"""The states of the tasks that a listing in this order contains."""
 
 
 class TaskPage(Record, frozen=True, kw_only=True):
     """One page of a listing."""
 
     tasks: tuple[TaskRecord, ...]
-    next: int | None = None
-    """Pass this as `before` to get the next page. None on the last page."""
+    next: str | None = None
+    """Pass this as `after` to get the next page. None on the last page. It survives tasks that come and go."""
+    is_cut: bool = False
+    """Whether the search for a text ended before the last task that matches the other filters. The next page goes
+    on."""
 
     def __iter__(self) -> Iterator[TaskRecord]:
         return iter(self.tasks)
@@ -153,12 +253,24 @@ class TaskPage(Record, frozen=True, kw_only=True):
         return self.tasks[index]
 
 
+CountKey = TypeVar("CountKey")
+
+
+class Counts(dict[CountKey, int]):
+    """Numbers of tasks."""
+
+    counted_at: datetime | None = None
+    """When the live tasks were counted, if there are many of them. None: just now, so that all numbers are exact."""
+
+
 class QueueRecord(Record, frozen=True, kw_only=True):
     """A queue, and the number of its tasks in each state."""
 
     name: str
     paused_at: datetime | None = None
     counts: dict[State, int] = {}
+    counted_at: datetime | None = None
+    """When the live tasks were counted, if there are many of them. None: just now, so that all numbers are exact."""
 
     @property
     def is_paused(self) -> bool:

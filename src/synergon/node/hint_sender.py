@@ -52,7 +52,8 @@ class HintSender:
             expected += taken
             if count > taken:
                 beyond[group] = count - taken
-        self._peers.announce_new(beyond)
+        if beyond:
+            self._peers.announce_new(beyond)
 
     def _take(self, group: ReadyGroupName, count: int, expected: int) -> int:
         """How many of these tasks the next claim will probably take, if it is already expected to take `expected`
@@ -66,7 +67,7 @@ class HintSender:
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Those of the kinds of which no task can start here now."""
+        """The kinds of this list that have no capacity here: none of their tasks can start now."""
         return tuple(kind for kind in kinds if not self._admission.has_capacity(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:
@@ -102,19 +103,19 @@ class HintSender:
         if not self._claiming:
             return
         missed, self._claiming = self._claiming, Counter()
-        if self._peers is not None:
-            told = {
-                group for group, count in missed.items() if count > 0 and (group[0] in leftover or group[1] is None)
-            }
-            self._peers.announce_new({group: missed[group] for group in told})
+        left = {
+            group: count for group, count in missed.items() if count > 0 and (group[0] in leftover or group[1] is None)
+        }
+        if left and self._peers is not None:
+            self._peers.announce_new(left)
 
     # ------------------------------------------------------------ ends
 
-    def started(self, claims: Iterable[Claim]) -> None:
-        """Note that these tasks run here: remember which engines to notify of their end."""
+    def started(self, claims: Iterable[Claim], node_id: str) -> None:
+        """Note that this node runs these tasks, and which other engines to notify of their ends."""
         if self._peers is not None:
-            self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin is not None)
-            self._peers.announce_started(claim.kind for claim in claims)
+            self._origins.update((claim.id, claim.origin) for claim in claims if claim.origin not in (None, node_id))
+            self._peers.started.update(claim.kind for claim in claims if not claim.is_member)
             if self._claiming:
                 for claim in claims:
                     self._note_claimed(claim)
@@ -129,7 +130,9 @@ class HintSender:
         """Notify the engines that enqueued these tasks or watch them that the tasks may have ended."""
         if self._peers is None:
             return
-        self._peers.notify_watchers(ids)
+        watchers = self._peers.watchers
+        if watchers.peers or watchers.followers:
+            self._peers.notify_watchers(ids)
         told: dict[str, list[int]] = {}
         for task_id in ids:
             origin = self._origins.pop(task_id, None)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from synergon.model.claims import Claim
+from synergon.model.limits import ServerChange
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.tasks import NewTask, Reaped
@@ -46,7 +47,7 @@ class Signals:
         """These tasks have ended without an attempt on this node."""
 
     def expired(self, ids: Collection[int]) -> None:
-        """These tasks have ended because they were not started in time."""
+        """These tasks have ended because they were not started in time, or because of a dependency."""
 
     def reaped(self, tasks: Sequence[Reaped]) -> None:
         """These tasks were taken from dead nodes."""
@@ -64,6 +65,9 @@ class Signals:
 
     def permits_freed(self, kinds: Iterable[str | None]) -> None:
         """Tasks of these kinds have ended, and the store has their outcomes: their permits are free."""
+
+    def servers_changed(self, changes: Collection[ServerChange]) -> None:
+        """These servers were taken out of service, or are back."""
 
     def surplus(self, kinds: Iterable[str]) -> None:
         """There may be more ready tasks of these kinds than this node can take."""
@@ -105,7 +109,7 @@ class ResultWaiters(Protocol):
 class Host(Protocol):
     """The worker that contains the node."""
 
-    def stop_soon(self) -> None:
+    def _stop_soon(self) -> None:
         """Start to stop the node."""
 
 
@@ -135,12 +139,18 @@ class NodeSignals(Signals):
         """Start the attempts. If the node was cordoned, stopped or lost its lease while the claim was in flight, hand
         them back."""
         node = self._node
-        node.hints.started(claims)
+        node.hints.started(claims, node.id)
         if node.permits.rated and any(claim.kind in node.permits.rated for claim in claims):
             node.alarm.check_now()  # the next start of the rate is known now
+        if node.permits.batch_waits:  # tasks that these batches have left may be due then
+            for kind in node.permits.batch_waits.keys() & {claim.kind for claim in claims}:
+                node.alarm.due_in(node.permits.batch_waits[kind])
         lease = node.membership.lease
         if node.scheduler.may_claim and lease is not None and not lease.is_over:
-            node.slots.submit(node.runner.admit(claims))
+            attempts = node.runner.admit(claims)
+            if any(claim.has_dependencies for claim in claims):
+                attempts = node.dependencies.hold_back(attempts)
+            node.slots.submit(attempts)
             if node.canceller.requested_before_start:
                 node.canceller.claimed(claim.id for claim in claims)
         else:
@@ -202,6 +212,14 @@ class NodeSignals(Signals):
         if left:
             self._node.hints.freed(self._node.permits.names_of(left))
 
+    def servers_changed(self, changes: Collection[ServerChange]) -> None:
+        """Log and publish the changes. If servers are back, wake the kinds that run on them, here and on peers."""
+        node = self._node
+        node.server_probes.report(changes, node.id)
+        if any(not change.is_out for change in changes):
+            node.scheduler.wake(node.permits.pooled)
+            node.hints.freed(node.permits.names_of(node.permits.pooled))
+
     def surplus(self, kinds: Iterable[str]) -> None:
         """Send hints about these kinds."""
         self._node.hints.offer_surplus(kinds)
@@ -231,7 +249,7 @@ class NodeSignals(Signals):
         self._node.handle_nodes(nodes)
 
     def joined(self) -> None:
-        """Introduce the node to its peers."""
+        """Send the peers a hint that the node has joined."""
         self._node.announce_join()
 
     def found_cordoned(self) -> None:
@@ -248,4 +266,4 @@ class NodeSignals(Signals):
     def stop_requested(self) -> None:
         """Stop the worker that contains this node."""
         if self._host is not None:
-            self._host.stop_soon()
+            self._host._stop_soon()

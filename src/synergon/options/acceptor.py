@@ -45,9 +45,9 @@ class Acceptor:
         _reject_misfit(function, kind)
         is_coroutine = inspect.iscoroutinefunction(function)
         self.decide: Callable[..., Any] = function if is_coroutine else partial(_consume_generator, function)
-        self.name = name_of(function)
-        self.holds_seconds = seconds(holds_for, "holds_for", positive=True)
-        self.timeout_seconds = seconds(timeout, "timeout", positive=True)
+        self.name: Final = name_of(function)
+        self.holds_seconds: Final = seconds(holds_for, "holds_for", positive=True)
+        self.timeout_seconds: Final = seconds(timeout, "timeout", positive=True)
 
 
 def _reject_misfit(function: Callable[..., Any], kind: str) -> None:

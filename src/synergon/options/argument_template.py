@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from string import Formatter
-from typing import Any
+from typing import Any, Final
 
 from synergon.errors import OptionError, PayloadError
 
@@ -27,7 +27,7 @@ class ArgumentTemplate:
             fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
         except ValueError as error:
             raise OptionError(f"{what} is no template: {error}; write it like '{{customer}}'") from error
-        self.names = tuple(dict.fromkeys(field.partition(".")[0].partition("[")[0] for field in fields))
+        self.names: Final = tuple(dict.fromkeys(field.partition(".")[0].partition("[")[0] for field in fields))
         """The arguments that the template names."""
         if parameters is not None:
             check_names(self.names, parameters, what)

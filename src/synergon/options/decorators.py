@@ -1,6 +1,7 @@
 """`@engine.task` and `@provider.task`, with and without options. Type checkers see the function's own signature.
 
-Callers leave out the leading parameters that synergon fills in: a Context, a Server, or both.
+Callers leave out what synergon fills in: a Context, a Server, or both. Type checkers see that if these come first, or
+have the default `injected`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 
 from synergon.context import Context
 from synergon.options.options import TaskOptions
+from synergon.policies import Batch
 from synergon.providers.server import Server
 from synergon.task import AnyTask, TaskType
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 Value = TypeVar("Value")
+Item = TypeVar("Item")
+Results = list[Value] | None
+"""What a function returns that runs batches."""
 
 
 class Registrar(Protocol):
     """The engine or the provider with which a task function is registered."""
 
-    def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
         """Register the function as a kind."""
 
 
@@ -33,6 +38,22 @@ class TaskDecorator:
         self._registrar = registrar
         self._options = options
 
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Server, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Context, Server, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Server, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Context, Server, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> TaskType[Concatenate[Server, Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Context, Parameters], Returned], /
+    ) -> TaskType[Concatenate[Server, Context, Parameters], Parameters, Returned, Returned]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
@@ -58,6 +79,8 @@ class TaskDecorator:
         self, function: Callable[Parameters, Returned], /
     ) -> TaskType[Parameters, Parameters, Returned, Returned]: ...
     @overload
+    def __call__(self, /, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
+    @overload
     def __call__(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 
     def __call__(self, function: Any = None, /, **options: Any) -> Any:
@@ -65,7 +88,34 @@ class TaskDecorator:
         remains callable."""
         if function is None:
             return TaskDecorator(self._registrar, {**self._options, **options})
-        return self._registrar.register(function, self._options, calling_module())
+        return self._registrar._register(function, self._options, calling_module())
+
+
+class BatchDecorator(Protocol):
+    """The decorator with `batch`, for type checkers: the function takes a list, its callers enqueue one item. After the
+    list, and before it, the function may take what synergon fills in."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, list[Item], Parameters], Coroutine[Any, Any, Results[Value]]], /
+    ) -> TaskType[
+        Concatenate[Context, list[Item], Parameters], [Item], Coroutine[Any, Any, Results[Value]], Value | None
+    ]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, list[Item], Parameters], Results[Value]], /
+    ) -> TaskType[Concatenate[Context, list[Item], Parameters], [Item], Results[Value], Value | None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[Item], Parameters], Coroutine[Any, Any, Results[Value]]], /
+    ) -> TaskType[Concatenate[list[Item], Parameters], [Item], Coroutine[Any, Any, Results[Value]], Value | None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[Item], Parameters], Results[Value]], /
+    ) -> TaskType[Concatenate[list[Item], Parameters], [Item], Results[Value], Value | None]: ...
+
+    def __call__(self, function: Any, /) -> Any:
+        """Register a function that runs batches as a kind."""
 
 
 def calling_module() -> str:

@@ -54,7 +54,7 @@ class HookOwner(Protocol):
     idle_hooks: list[IdleHook]
 
     @property
-    def node(self) -> object:
+    def _node(self) -> object:
         """The node that calls the hooks. None while there is none."""
 
 
@@ -65,7 +65,7 @@ def registrar(owner: HookOwner, kind: str | None = None) -> WhenIdle:
         every, timeout = _checked(**options)
 
         def register(function: Hook) -> Hook:
-            if owner.node is not None:
+            if owner._node is not None:
                 raise OptionError(f"the idle hook {function!r} must be there before a worker starts")
             owner.idle_hooks.append(IdleHook(function=_callable(function), every=every, timeout=timeout, kind=kind))
             return function

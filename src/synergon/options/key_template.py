@@ -1,4 +1,5 @@
-"""Keys that are made of the arguments of a task: its unique key (`key`), and the key of its key queue (`limit_by`)."""
+"""Keys that are made of the arguments of a task: its unique key (`key`), the key of its key queue (`limit_by`, or `by`
+of a batch), and its tenant (`fair_by`)."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from synergon.options.argument_template import ArgumentTemplate, Parameters, che
 
 KEY_LENGTH: Final = 200
 SINGLE_KEY: Final = ""
-"""The key of all tasks of a kind that has a rate but no `limit_by`."""
+"""The key of all tasks of a kind that has a rate but no `limit_by`, or batches without `by`."""
 
 
 class KeyTemplate:
     """Computes a key from the arguments, by a function or a template."""
 
-    def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters, what: str) -> None:
-        self._what = what
+    def __init__(self, by: Callable[..., Any] | str | None, parameters: Parameters | None, what: str) -> None:
+        """If `parameters` is None, the names are not known here, and are not checked."""
+        self.what = self._what = what
+        self.names: Final = _names(by, parameters)
+        """The arguments that the key is made of."""
         self._make = None if by is None else _maker(by, parameters, self._what)
 
     def key(self, arguments: Mapping[str, Any]) -> str:
@@ -36,7 +40,15 @@ class KeyTemplate:
         return str(made)
 
 
-def _maker(by: Callable[..., Any] | str, parameters: Parameters, what: str) -> Callable[[Mapping[str, Any]], Any]:
+def _names(by: Callable[..., Any] | str | None, parameters: Parameters | None) -> tuple[str, ...]:
+    if isinstance(by, str):
+        return tuple(name for name in parameters or () if f"{{{name}" in by)
+    return tuple(inspect.signature(by).parameters) if callable(by) else ()
+
+
+def _maker(
+    by: Callable[..., Any] | str, parameters: Parameters | None, what: str
+) -> Callable[[Mapping[str, Any]], Any]:
     if isinstance(by, str):
         template = ArgumentTemplate(by, parameters, what)
         if not template.names:
@@ -44,8 +56,9 @@ def _maker(by: Callable[..., Any] | str, parameters: Parameters, what: str) -> C
         return template.fill
     if not callable(by):
         raise OptionError(f"{what} must be a function or a template like '{{customer}}', got {by!r}")
-    names, defaults = tuple(inspect.signature(by).parameters), defaults_of(parameters)
-    check_names(names, parameters, what)
+    names, defaults = tuple(inspect.signature(by).parameters), defaults_of(parameters or {})
+    if parameters is not None:
+        check_names(names, parameters, what)
 
     def make(arguments: Mapping[str, Any]) -> Any:
         known = {**defaults, **arguments}

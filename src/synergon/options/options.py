@@ -17,6 +17,7 @@ from synergon.model.requirements import NO_REQUIREMENTS, Requirements
 from synergon.model.tasks import OnConflict
 from synergon.options.addresses import normal_prefix
 from synergon.options.argument_template import ArgumentTemplate
+from synergon.options.dependency_options import After, IfDependencyFails, TaskReference, check_after
 from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.middleware_checks import Middleware, check_middlewares
 from synergon.options.overrides import NO_TIMEOUT, Overrides, RunsIn
@@ -27,15 +28,43 @@ from synergon.options.requirement_options import (
     given_requirements,
     requirements_of_kind,
 )
-from synergon.options.urgency import urgency_options
-from synergon.policies import DEFAULT_QUEUE, HIGHEST_PRIORITY, LOWEST_PRIORITY, Rate, Resources, Retry
+from synergon.options.tenants import Weight, check_weight, fair_options
+from synergon.options.urgency import check_flag, urgency_options
+from synergon.policies import (
+    DEFAULT_QUEUE,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    MOST_AT_ONCE,
+    Batch,
+    Rate,
+    Resources,
+    Retry,
+)
 
 NAME_LENGTH: Final = 200
 TITLE_LENGTH: Final = 200
-MOST_AT_ONCE: Final = 2**31 - 1
 RESERVED: Final = ("kind:", "key:")
 """The prefixes of limits that belong to one kind."""
 HOOKS: Final = ("on_start", "on_success", "on_failure", "on_complete")
+
+
+NAMES_ELSEWHERE: Final = {
+    "acks_late": "a task is always kept until it has ended",
+    "autoretry_for": "write retry=Retry(attempts=5, on=(ConnectionError,))",
+    "bind": "give the function a parameter `ctx: Context` instead",
+    "countdown": "write delay=...",
+    "default_retry_delay": "write retry=Retry(first=...)",
+    "eta": "write run_at=...",
+    "expires": "write expires_in=...",
+    "ignore_result": "write keep_result=False",
+    "max_retries": "write retry=..., the number of attempts in all, or a Retry",
+    "rate_limit": "write rate=Rate(...)",
+    "result_ttl": "write keep=...",
+    "soft_time_limit": "write timeout=...",
+    "throws": "write retry=Retry(attempts=5, never=(ValueError,))",
+    "time_limit": "write timeout=...",
+}
+"""The names of options in other task queues, with what to write here."""
 
 
 class KindOptions(TypedDict, total=False):
@@ -52,12 +81,20 @@ class KindOptions(TypedDict, total=False):
     limit_by: Callable[..., str | int] | str
     limit: int | None
     rate: Rate
+    units: int
+    fair_by: Callable[..., str | int] | str
+    weight: Weight
     cost: Resources
     needs: Iterable[str]
     forbids: Iterable[str]
     downstream_of: Iterable[str]
     key: Callable[..., str | int] | str
     on_conflict: OnConflict
+    unique_for: Duration
+    keep: Duration
+    keep_result: bool
+    api: bool
+    redact: bool | Iterable[str]
     urgent: bool
     preemptible: bool
     uninterruptible: bool
@@ -69,31 +106,37 @@ class KindOptions(TypedDict, total=False):
 
 
 class TaskOptions(KindOptions, total=False):
-    """The options of `@engine.task(...)`."""
+    """The options of `@engine.task(...)`, except `batch`: with it, a function has another signature for its callers."""
 
     name: str
     runs_in: RunsIn
 
 
 class CallOptions(TypedDict, total=False):
-    """The options of `with_options(...)`."""
+    """The options of `with_options(...)`. None means that the option is not given, except for `timeout`, where it means
+    no timeout."""
 
-    title: str
-    queue: str
-    priority: int
+    title: str | None
+    queue: str | None
+    priority: int | None
+    units: int | None
     timeout: Duration | None
-    retry: Retry | int
-    runs_in: RunsIn
-    delay: Duration
-    run_at: datetime
-    key: str
-    on_conflict: OnConflict
-    expires_in: Duration
-    tags: Iterable[str]
-    meta: Mapping[str, Any]
-    cost: Resources
-    needs: Iterable[str]
-    forbids: Iterable[str]
+    retry: Retry | int | None
+    runs_in: RunsIn | None
+    delay: Duration | None
+    run_at: datetime | None
+    key: str | None
+    on_conflict: OnConflict | None
+    unique_for: Duration | None
+    expires_in: Duration | None
+    tags: Iterable[str] | None
+    meta: Mapping[str, Any] | None
+    cost: Resources | None
+    needs: Iterable[str] | None
+    forbids: Iterable[str] | None
+    after: Iterable[TaskReference | int] | None
+    if_dependency_fails: IfDependencyFails | None
+    weight: float | None
     conn: Any
 
 
@@ -104,11 +147,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """A template over the arguments of the call."""
     queue: str | None = None
     priority: int | None = None
+    units: int | None = None
     delay: int | None = None
     run_at: int | None = None
     expires_in: int | None = None
     key: str | None = None
     on_conflict: OnConflict | None = None
+    """None means as its kind says."""
+    unique_for: int | None = None
     """None means as its kind says."""
     tags: tuple[str, ...] = ()
     meta: bytes | None = None
@@ -119,6 +165,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     requirements: GivenRequirements = NOTHING_GIVEN
     """The requirements that the call gives."""
     runs_in: RunsIn | None = None
+    after: After = ()
+    if_dependency_fails: IfDependencyFails = "cancel"
+    weight: float | None = None
+    """The weight of the task's tenant. None means as its kind says."""
     conn: Any = None
 
     @property
@@ -133,6 +183,8 @@ def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
     for name in given:
         if name in names:
             continue
+        if name in NAMES_ELSEWHERE:
+            raise OptionError(f"{where} has no option {name!r}; {NAMES_ELSEWHERE[name]}")
         import difflib
 
         # Short words are similar by chance: `cron` is not a misspelt `conn`.
@@ -144,6 +196,7 @@ def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
 def make_placement(options: Mapping[str, Any], where: str, *, has_key: bool = False) -> Placement:
     """Check the options of a call. `has_key`: its kind makes keys."""
     reject_unknown(options, CallOptions.__annotations__, where)
+    options = {name: value for name, value in options.items() if value is not None or name == "timeout"}
     values: dict[str, Any] = {}
     if "title" in options:
         values["title"] = check_title(options["title"])
@@ -152,6 +205,8 @@ def make_placement(options: Mapping[str, Any], where: str, *, has_key: bool = Fa
             values[name] = check_name(options[name], name)
     if "priority" in options:
         values["priority"] = check_priority(options["priority"])
+    if "units" in options:
+        values["units"] = check_units(options["units"])
     if "delay" in options and "run_at" in options:
         raise OptionError(f"{where}: give delay or run_at, not both")
     if "delay" in options:
@@ -162,12 +217,22 @@ def make_placement(options: Mapping[str, Any], where: str, *, has_key: bool = Fa
         values["expires_in"] = microseconds(seconds(options["expires_in"], "expires_in", positive=True))
     if "on_conflict" in options:
         values["on_conflict"] = _on_conflict(options, where, has_key=has_key or "key" in options)
+    if "unique_for" in options:
+        values["unique_for"] = _unique_for(options, where, has_key=has_key or "key" in options)
     if "tags" in options:
         values["tags"] = check_tags(options["tags"])
     if "meta" in options:
         values["meta"] = check_meta(options["meta"])
     if "runs_in" in options:
         values["runs_in"] = check_choice(options["runs_in"], get_args(RunsIn), "runs_in")
+    if "after" in options:
+        values["after"] = check_after(options["after"])
+    if "if_dependency_fails" in options:
+        values["if_dependency_fails"] = check_choice(
+            options["if_dependency_fails"], get_args(IfDependencyFails), "if_dependency_fails"
+        )
+    if "weight" in options:
+        values["weight"] = check_weight(options["weight"], f"{where}: weight")
     values["max_attempts"], values["overrides"] = _overrides(options, where)
     if "timeout" in options:
         values["timeout"] = _stored_timeout(options["timeout"])
@@ -180,6 +245,12 @@ def _on_conflict(options: Mapping[str, Any], where: str, *, has_key: bool) -> An
     return check_choice(options["on_conflict"], get_args(OnConflict), "on_conflict")
 
 
+def _unique_for(options: Mapping[str, Any], where: str, *, has_key: bool) -> int:
+    if not has_key:
+        raise OptionError(f"{where}: unique_for says for how long the key stays taken; give a key too")
+    return microseconds(seconds(options["unique_for"], "unique_for", positive=True))
+
+
 def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, bytes | None]:
     found: dict[str, Any] = {}
     if "timeout" in options:
@@ -190,6 +261,10 @@ def _overrides(options: Mapping[str, Any], where: str) -> tuple[int | None, byte
         retry = check_retry(options["retry"])
         if retry.wait is not None:
             raise OptionError(f"{where}: a function cannot be stored with a task; set Retry(wait=...) on the decorator")
+        if retry.on is not None or retry.never:
+            raise OptionError(
+                f"{where}: types of errors cannot be stored with a task; set on= and never= on the decorator"
+            )
         found.update(
             attempts=retry.attempts, first=retry.first, factor=retry.factor, cap=retry.cap, jitter=retry.jitter
         )
@@ -235,6 +310,20 @@ def check_count(value: Any, what: str) -> int:
     """Check a count: an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"{what} must be a whole number from 1 on, got {value!r}")
+    return value
+
+
+def check_units(value: Any) -> int:
+    """Check how many units a start counts."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_AT_ONCE:
+        raise OptionError(f"units must be a whole number from 1 to {MOST_AT_ONCE}, got {value!r}")
+    return value
+
+
+def check_rate(value: Any) -> Rate:
+    """Check that the value is a rate."""
+    if not isinstance(value, Rate):
+        raise OptionError(f'rate must be a Rate, like Rate(600, per="1m"), got {value!r}')
     return value
 
 
@@ -330,9 +419,26 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limit_by: Callable[..., Any] | str | None = None
     limit: int | None = None
     rate: Rate | None = None
+    batch: Batch | None = None
+    """How tasks of the kind are run together. None: each runs alone."""
+    units: int = 1
+    """What each start of a task counts for the rates of its limits, unless a call has its own."""
+    fair_by: Callable[..., Any] | str | None = None
+    """Makes the tenant of each task. The tenants of the kind take turns."""
+    weight: Weight = 1
     key: Callable[..., Any] | str | None = None
     """Makes the unique key of each task, unless a call has its own."""
     on_conflict: OnConflict = "return"
+    unique_for: int | None = None
+    """For how many microseconds after its acceptance a task's key stays taken. None: until the task has ended."""
+    keep_for: int | None = None
+    """For how many microseconds ended tasks remain in the history. None means as long as the retention says."""
+    keep_result: bool = True
+    """Whether results are stored."""
+    api: bool = False
+    """Whether the HTTP API enqueues tasks of the kind."""
+    redact: bool | tuple[str, ...] = False
+    """What the HTTP API and the dashboard hide, beside names like `password`: these arguments and fields, or all."""
     requirements: Requirements = NO_REQUIREMENTS
     """The requirements of the kind's tasks, unless a call has its own."""
     downstream_of: tuple[str, ...] = ()
@@ -348,8 +454,8 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_key_queues(self) -> bool:
-        """Whether the kind has key queues: one for each key, or a single one because of a rate."""
-        return self.limit_by is not None or self.rate is not None
+        """Whether the kind has key queues: one for each key, or a single one because of a rate or of batches."""
+        return self.limit_by is not None or self.rate is not None or self.batch is not None
 
     def is_exceeded_by(self, timeout: float | None) -> bool:
         """Whether a call with this timeout (as in `Placement`) may run for longer than the kind's timeout allows."""
@@ -360,7 +466,7 @@ class KindPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, default_retry: Retry) -> KindPolicy:
     """Check the options of a kind, and return its policy."""
-    reject_unknown(options, TaskOptions.__annotations__, where)
+    reject_unknown(options, (*TaskOptions.__annotations__, "batch"), where)
     values: dict[str, Any] = {"retry": default_retry, "runs_in": "loop" if is_coroutine else "thread"}
     if "title" in options:
         values["title"] = check_title(options["title"])
@@ -375,10 +481,21 @@ def kind_policy(options: Mapping[str, Any], where: str, *, is_coroutine: bool, d
     if "max_running" in options:
         values["max_running"] = check_count(options["max_running"], "max_running")
     values.update(_shared_limits(options, where))
+    values.update(fair_options(options, where))
     if "key" in options:
         values["key"] = options["key"]
     if "on_conflict" in options:
         values["on_conflict"] = _on_conflict(options, where, has_key="key" in options)
+    if "unique_for" in options:
+        values["unique_for"] = _unique_for(options, where, has_key="key" in options)
+    if "keep" in options:
+        values["keep_for"] = microseconds(seconds(options["keep"], "keep"))
+    if "keep_result" in options:
+        values["keep_result"] = check_flag(options["keep_result"], "keep_result")
+    if "api" in options:
+        values["api"] = check_flag(options["api"], "api")
+    if "redact" in options:
+        values["redact"] = _redact(options["redact"])
     values["requirements"] = requirements_of_kind(given_requirements(options, where))
     if "downstream_of" in options:
         values["downstream_of"] = _kind_names(options["downstream_of"])
@@ -407,10 +524,32 @@ def _shared_limits(options: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise OptionError(f"{where}: limit_by makes a key for each task; give limit or rate too")
         values["limit_by"] = options["limit_by"]
     if "rate" in options:
-        if not isinstance(options["rate"], Rate):
-            raise OptionError(f"rate must be a Rate, like Rate(10, per=1), got {options['rate']!r}")
-        values["rate"] = options["rate"]
+        values["rate"] = check_rate(options["rate"])
+    if "batch" in options:
+        values["batch"] = _batch(options, where)
+    if "units" in options:
+        values["units"] = check_units(options["units"])
     return values
+
+
+def _batch(options: Mapping[str, Any], where: str) -> Batch:
+    if not isinstance(options["batch"], Batch):
+        raise OptionError(f"batch must be a Batch, like Batch(size=100, wait=2), got {options['batch']!r}")
+    for name in ("limit_by", "rate", "fair_by"):
+        if name in options:
+            raise OptionError(
+                f"{where}: batch and {name} cannot be given together; limit how many batches run with "
+                "max_running_global or limits"
+            )
+    return options["batch"]
+
+
+def _redact(value: Any) -> bool | tuple[str, ...]:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise OptionError(f'redact must be True, or a list of names, like ["iban"], got {value!r}')
+    return tuple(sorted({check_name(name, "a name in redact") for name in value}))
 
 
 def _kind_names(value: Any) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ def reject_unknown_upstream(kinds: Mapping[str, AnyTask]) -> None:
 
 
 def ranks(kinds: Mapping[str, AnyTask]) -> dict[str, int]:
-    """The rank of each kind: the longer the path that leads to it, the lower. Rank 0 comes first.
+    """The rank of each kind in claim order: rank 0 comes first. The longer the path that leads to a kind, the smaller
+    its rank.
 
     Paths are counted from the beginnings of pipelines. Kinds outside pipelines have the rank of the beginnings. Later
     kinds cannot starve them, because tasks of later kinds come from the beginnings.

@@ -1,4 +1,5 @@
-"""The options `cost`, `needs` and `forbids`: checks them, and completes those of a call by those of its kind."""
+"""The options `cost`, `needs` and `forbids`: checks their values. An option that a call does not give is taken from its
+kind."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class Settings:
 
     url: str = "sqlite:///synergon.db"
     name: str = ""
-    concurrency: int = 64
+    concurrency: int = 500
+    """How many tasks may run at once."""
+    threads: int = 64
+    """How many task functions may run in threads at once."""
     queues: Mapping[str, int | None] | None = None
     """The queues that the node serves, and how many tasks of each may run there at once (None means no bound); None
     means every queue."""
@@ -53,7 +56,7 @@ class Settings:
     retention: Retention = field(default_factory=Retention)
     child_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     """How many task functions may run in child processes at once."""
-    child_tasks: int = 1000
+    child_tasks: int = 10_000
     """After how many attempts a child process is replaced."""
     child_memory: int | None = None
     """The resident memory in bytes above which a child process is replaced after an attempt. None means never."""
@@ -65,6 +68,10 @@ class Settings:
     """Where to listen for peers, as `host:port`. None means not at all."""
     advertise: str | None = None
     """The address that peers send to. None means the one on which the engine listens."""
+    health_listen: str | None = None
+    """Where a worker answers probes and scrapes, as `host:port`. None means nowhere."""
+    imports: tuple[str, ...] = ()
+    """The modules that a worker imports before it starts, because they register kinds."""
     sources: Mapping[str, str]
 
     def __repr__(self) -> str:
@@ -140,13 +147,13 @@ def from_text(name: str, text: str, variable: str) -> Any:
     """Parse a setting that was given as text in an environment variable."""
     if _is_none(name, text):
         return None
-    if name in ("concurrency", "child_processes", "child_tasks"):
+    if name in ("concurrency", "threads", "child_processes", "child_tasks"):
         if not text.isdecimal():
             raise OptionError(f"${variable} must be a whole number, got {text!r}")
         return int(text)
     if name == "queues":
         return queues_of(text.split(","))
-    if name == "labels":
+    if name in ("labels", "imports"):
         return [word.strip() for word in text.split(",")]
     if name == "resources":
         return _resources_of(text)
@@ -256,11 +263,24 @@ def _number(name: str, text: str) -> float:
 def _check_listen(value: Any) -> str | None:
     if value is None or value == "off":
         return None
-    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    is_address = bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
-    if value != AUTO and not is_address:
+    if value != AUTO and not _is_host_and_port(value):
         raise OptionError(f'listen must be like "0.0.0.0:7700", port 0 for any free one, or "off", got {value!r}')
     return str(value)
+
+
+def _check_health_listen(value: Any) -> str | None:
+    if value is None or value == "off":
+        return None
+    if not _is_host_and_port(value):
+        raise OptionError(
+            f'health_listen must be like "127.0.0.1:9090", port 0 for any free one, or "off", got {value!r}'
+        )
+    return str(value)
+
+
+def _is_host_and_port(value: Any) -> bool:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return bool(host) and not set("/@ ").intersection(host) and port.isdecimal() and int(port) <= 65535
 
 
 def _check_advertise(value: Any) -> str | None:
@@ -287,10 +307,23 @@ def _is_address(text: str) -> bool:
     return is_address and not set("?# ").intersection(text)
 
 
+def _check_imports(value: Any) -> tuple[str, ...]:
+    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    if not is_list or not all(isinstance(name, str) and is_module_name(name) for name in value):
+        raise OptionError(f'imports must be a list of modules, like ["shop.mail", "shop.images"], got {value!r}')
+    return tuple(value)
+
+
+def is_module_name(text: str) -> bool:
+    """Whether the text can be the name of a module, like `shop.mail`."""
+    return all(part.isidentifier() for part in text.split("."))
+
+
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "url": check_url,
     "name": lambda value: check_name(value, "name"),
     "concurrency": lambda value: _check_at_once(value, "concurrency"),
+    "threads": lambda value: _check_at_once(value, "threads"),
     "queues": _check_queues,
     "timeout": check_timeout,
     "lease": _check_lease,
@@ -303,5 +336,7 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "labels": lambda value: check_labels(value, "labels"),
     "listen": _check_listen,
     "advertise": _check_advertise,
+    "health_listen": _check_health_listen,
+    "imports": _check_imports,
     "child_memory": lambda value: None if value is None else size_bytes(value, "child_memory"),
 }

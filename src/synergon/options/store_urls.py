@@ -28,8 +28,8 @@ def shown(url: str) -> str:
         return url
     rest, mark, query = rest.partition("?")
     user, at, authority = rest.rpartition("@")  # the last one: a password may contain a / or @ that was not escaped
-    kept = "&".join(parameter for parameter in query.split("&") if not _is_secret(parameter))
-    return f"{scheme}{separator}{user.partition(':')[0]}{at}{authority}{mark if kept else ''}{kept}"
+    public = "&".join(parameter for parameter in query.split("&") if not _is_secret(parameter))
+    return f"{scheme}{separator}{user.partition(':')[0]}{at}{authority}{mark if public else ''}{public}"
 
 
 def _is_secret(parameter: str) -> bool:

@@ -85,6 +85,11 @@ class Timetable:
         following = next(self._following(occurrence), None)
         return following is not None and self.due_at(following) <= now
 
+    def first_not_due(self, first: int, now: int) -> int | None:
+        """The first occurrence from `first` on that is not due yet; None if there is none."""
+        start = max(now - self._schedule.jitter, first - 1)
+        return next((found for found in self.upcoming(start) if self.due_at(found) > now), None)
+
     def due(self, first: int, now: int, keep: int) -> Due:
         """The occurrences from `first` on that are due: `first`, and those after it. Of those that are certainly older
         than the last `keep` + 1, only the number is returned."""
@@ -137,10 +142,27 @@ def cron_simulation(cron: str, start: datetime) -> Iterator[datetime]:
     try:
         return CronSim(cron, start)
     except CronSimError as error:
+        if _is_valid_in_another_month(cron, start):
+            raise OptionError(
+                f"the cron expression {cron!r} never occurs: none of its months has that day; change the day or the "
+                "month"
+            ) from error
         raise OptionError(
-            f"{cron!r} is no cron expression, or never occurs ({str(error).lower()}); it has five fields: minute, "
-            'hour, day of the month, month, day of the week, like "0 9 * * mon-fri"'
+            f"{cron!r} is no cron expression: {str(error).lower()}; it has five fields: minute, hour, day of the "
+            'month, month, day of the week, like "0 9 * * mon-fri"'
         ) from error
+
+
+def _is_valid_in_another_month(cron: str, start: datetime) -> bool:
+    from cronsim import CronSim, CronSimError
+
+    fields = cron.split()
+    try:
+        CronSim(" ".join(["0", "0", "1", *fields[3:]]), start)
+        CronSim(" ".join([*fields[:3], "*", *fields[4:]]), start)
+    except CronSimError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1000)

@@ -12,7 +12,7 @@ OPTION_NAMES: Final = ("urgent", "preemptible", "uninterruptible")
 
 def urgency_options(options: Mapping[str, Any], where: str) -> dict[str, bool]:
     """Check the values of these options. Raises OptionError if they exclude each other."""
-    said = {name: _check_flag(options[name], f"{where}: {name}") for name in OPTION_NAMES if name in options}
+    said = {name: check_flag(options[name], f"{where}: {name}") for name in OPTION_NAMES if name in options}
     if said.get("preemptible") and said.get("urgent"):
         raise OptionError(
             f"{where}: urgent and preemptible are mutually exclusive: an urgent task never yields; give one of them"
@@ -22,7 +22,8 @@ def urgency_options(options: Mapping[str, Any], where: str) -> dict[str, bool]:
     return said
 
 
-def _check_flag(value: Any, what: str) -> bool:
+def check_flag(value: Any, what: str) -> bool:
+    """Check that the value is True or False."""
     if not isinstance(value, bool):
         raise OptionError(f"{what} must be True or False, got {value!r}")
     return value

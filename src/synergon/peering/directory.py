@@ -29,7 +29,7 @@ class Peer:
     """The number of free slots: an estimate from the node table, the peer's messages and the hints sent to the peer."""
     is_failing: bool = False
     full: frozenset[str] = frozenset()
-    """Kinds of which the peer could start no task when it last answered a hint about them."""
+    """Kinds for which the peer had no capacity when it last answered a hint about them."""
     status: NodeStatus = UNKNOWN_STATUS
     """The status that the peer had published when the node table was read."""
     _could_run: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Directory:
     def __init__(self, schemes: tuple[str, ...]) -> None:
         self._schemes = schemes
         self._peers: dict[str, Peer] = {}
-        self.is_loaded = False
+        self.is_loaded: bool = False
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(list(self._peers.values()))

@@ -1,9 +1,11 @@
-"""HttpServer: receives messages of peers on a port of its own, with the single route `POST /peer/v1`.
+"""HttpServer: serves the routes of an HttpService on a port of its own: messages of peers, or health.
 
 Any process that can reach the port may connect to it. So the server limits what a connection may cost before it parses
 anything: bytes, headers, time, the number of connections, descriptors and log lines. A connection is a *stranger* until
-one of its messages was accepted. Only few strangers may be connected at once; a new one displaces an older one, but
-never a peer. After any error the connection is closed, and nothing more is read from it.
+one of its requests proves that it belongs to a peer. Only few strangers may be connected at once; a new one displaces
+an older one, but never a peer. After any error the connection is closed, and nothing more is read from it.
+
+Long, because the limits of a connection and those of the server refer to each other, and are best read together.
 """
 
 from __future__ import annotations
@@ -13,21 +15,20 @@ import errno
 import logging
 import socket
 from collections import Counter
-from typing import Final, cast
+from collections.abc import Coroutine
+from typing import Any, Final, cast
 
-from synergon.peering.http_headers import NAMES, check_headers
+from synergon.peering.http_service import TEXT, HttpAnswer, HttpService
 from synergon.peering.rate_limited_log import RateLimitedLog
-from synergon.peering.signatures import METHOD, Envelope
-from synergon.peering.transport import Deliver, Rejected
-from synergon.peering.wire import PATH, SIZE_LIMIT
+from synergon.peering.transport import Rejected
 
 HEAD_LIMIT: Final = 16 * 1024
 """The maximum size of the request line and headers."""
 URL_LIMIT: Final = 2 * 1024
 MAX_HEADERS: Final = 64
 """The maximum number of headers of a request, including the trailers of a chunked body."""
-MAX_BODY_BYTES: Final = 2 * SIZE_LIMIT
-"""The maximum number of bytes that are read for a body, including the framing of chunks."""
+FRAMING_PART: Final = 2
+"""A body with the framing of its chunks has at most this many times the bytes of the service's limit."""
 
 REQUEST_SECONDS: Final = 5.0
 """The time for a whole request. For the first request of a connection it starts when the connection is accepted."""
@@ -59,16 +60,17 @@ REASONS: Final = {
     413: b"Content Too Large",
     414: b"URI Too Long",
     431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
     503: b"Service Unavailable",
 }
 
 
 class HttpServer:
-    """Accepts connections on a bound socket, and passes the messages to `deliver`."""
+    """Accepts connections on a bound socket, and passes complete requests to the service."""
 
-    def __init__(self, bound: socket.socket, deliver: Deliver) -> None:
-        self.deliver = deliver
-        self.troubles = RateLimitedLog()
+    def __init__(self, bound: socket.socket, service: HttpService) -> None:
+        self.service = service
+        self.troubles: Final = RateLimitedLog()
         self._bound = bound
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[object]] = set()
@@ -126,9 +128,7 @@ class HttpServer:
     def _pause(self, error: OSError) -> None:
         """Accept nothing for ACCEPT_PAUSE_SECONDS: the socket stays readable, and the event loop would do nothing
         else."""
-        self.troubles.add(
-            "accept", f"cannot accept connections of peers, trying again: {error.strerror}", logging.WARNING
-        )
+        self.troubles.add("accept", f"cannot accept connections, trying again: {error.strerror}", logging.WARNING)
         self._loop.remove_reader(self._bound)
         self._resume = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._loop.add_reader, self._bound, self._accept)
 
@@ -145,12 +145,12 @@ class HttpServer:
             self._close_oldest(next(iter(self._unverified)))
 
     def _close_oldest(self, connection: ServerConnection) -> None:
-        self.troubles.add("full", f"closed the connection of {connection.address}: too many others without a message")
+        self.troubles.add("full", f"closed the connection of {connection.address}: too many others")
         self.remove(connection)
         connection.abort()
 
     def mark_verified(self, connection: ServerConnection) -> None:
-        """Note that a message of this connection was accepted: it belongs to a peer. If there are too many such
+        """Note that a request of this connection was accepted: it belongs to a peer. If there are too many such
         connections, the one that has been idle longest is closed."""
         self.remove(connection)
         self._peers[connection] = None
@@ -182,12 +182,15 @@ class ServerConnection(asyncio.Protocol):
     """One connection, with one request at a time. The constants above limit each request."""
 
     def __init__(self, server: HttpServer) -> None:
-        self.address = "unknown"
+        self.address: str = "unknown"
         self._server = server
+        self._service = server.service
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._rejection: Rejected | None = None
+        self._making: asyncio.Task[None] | None = None
+        """Makes the answer to the last request, if that takes time."""
         self._is_answering = False
         self._is_idle = False
         """Whether no request has begun since the last answer."""
@@ -225,6 +228,7 @@ class ServerConnection(asyncio.Protocol):
         """Register with the server as a stranger, and wait for the first request."""
         self._transport = cast("asyncio.Transport", transport)
         self.address = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        self._transport.set_write_buffer_limits(high=self._service.answer_limit)
         self._close_after(REQUEST_SECONDS)
         self._server.add(self)
 
@@ -232,6 +236,8 @@ class ServerConnection(asyncio.Protocol):
         """Remove the connection from the server."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._making is not None:
+            self._making.cancel()
         self._transport = None
         self._server.remove(self)
 
@@ -240,7 +246,7 @@ class ServerConnection(asyncio.Protocol):
         self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request. Deliver the message when it is complete."""
+        """Read a part of a request. Pass it to the service when it is complete."""
         if self._rejection is not None:
             return  # arrived before reading was paused
         try:
@@ -248,7 +254,7 @@ class ServerConnection(asyncio.Protocol):
                 raise _too_early()
             self._read(data)
             if self._is_complete:
-                self._deliver()
+                self._pass_on()
         except Rejected as rejection:
             self._reject(rejection)
 
@@ -265,8 +271,8 @@ class ServerConnection(asyncio.Protocol):
                 raise Rejected(431, f"a request has at most {HEAD_LIMIT} bytes of headers")
         if data:
             self._body_bytes += len(data)
-            if self._body_bytes > MAX_BODY_BYTES:
-                raise _too_large()
+            if self._body_bytes > FRAMING_PART * self._service.body_limit:
+                raise self._too_large()
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -279,20 +285,35 @@ class ServerConnection(asyncio.Protocol):
                 raise error.__context__ from None
             raise Rejected(400, "this is not a request of HTTP/1.1") from error
 
-    def _deliver(self) -> None:
-        answer = self._server.deliver(Envelope(body=b"".join(self._parts), **self._fields))
-        self._server.mark_verified(self)
+    def _pass_on(self) -> None:
+        answer = self._service.answer(self._url.decode("latin-1"), self._fields, b"".join(self._parts))
+        if self._service.is_verifying:
+            self._server.mark_verified(self)
         self._is_answering = True
-        # In the next iteration: the tasks woken by the message run first, the answer is less urgent.
-        self._loop.call_soon(self._answer, answer)
+        if isinstance(answer, HttpAnswer):
+            # In the next iteration: the tasks woken by the message run first, the answer is less urgent.
+            self._loop.call_soon(self._answer, answer)
+        else:
+            self._making = self._loop.create_task(self._answer_later(answer))
 
-    def _answer(self, answer: bytes) -> None:
+    async def _answer_later(self, making: Coroutine[Any, Any, HttpAnswer]) -> None:
+        try:
+            answer = await making
+        except Rejected as rejection:
+            self._reject(rejection)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
+            self._reject(Rejected(500, f"the answer could not be made: {error!r}"))
+        else:
+            self._answer(answer)
+
+    def _answer(self, answer: HttpAnswer) -> None:
         self._is_answering = False
         if self._transport is None or self._rejection is not None:
             return
-        self._write(200, b"application/octet-stream", answer, is_last=not self._is_kept_alive)
+        self._write(answer, is_last=not self._is_kept_alive)
         if not self._is_kept_alive:
             self.close()
+            self._close_after(REQUEST_SECONDS)
             return
         self._begin()
         self._is_idle = True
@@ -308,17 +329,18 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.pause_reading()
-        self._write(rejection.status, b"text/plain; charset=utf-8", str(rejection).encode(), is_last=True)
+        self._write(HttpAnswer(str(rejection).encode(), TEXT, rejection.status), is_last=True)
         self._transport.write_eof()
         self._close_after(LINGER_SECONDS)
 
-    def _write(self, status: int, media_type: bytes, body: bytes, *, is_last: bool) -> None:
+    def _write(self, answer: HttpAnswer, *, is_last: bool) -> None:
         assert self._transport is not None, "the caller has checked this"
-        more = b"Allow: POST\r\n" if status == 405 else b""
+        status, body = answer.status, answer.body
+        more = b"Allow: %b\r\n" % self._service.method.encode() if status == 405 else b""
         more += b"Connection: close\r\n" if is_last else b""
         self._transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b\r\n%b"
-            % (status, REASONS.get(status, b"Error"), media_type, len(body), more, body)
+            % (status, REASONS.get(status, b"Error"), answer.media_type, len(body), more, body)
         )
 
     def _close_after(self, seconds: float) -> None:
@@ -327,8 +349,11 @@ class ServerConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(seconds, self._end)
 
     def _end(self) -> None:
-        """End the connection because its time is over: with an error if a request is incomplete."""
-        if self._rejection is not None:
+        """End the connection because its time is over: with an error if a request is incomplete, and at once if the
+        other end does not read its answer."""
+        if self._transport is None:
+            return
+        if self._rejection is not None or self._transport.is_closing() or self._transport.get_write_buffer_size():
             self.abort()
         elif self._is_idle:
             self.close()
@@ -349,28 +374,25 @@ class ServerConnection(asyncio.Protocol):
             raise Rejected(414, f"a URL has at most {URL_LIMIT} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store the header if it belongs to the envelope. If a header occurs twice, the first one counts."""
+        """Store the header if the service needs it. If a header occurs twice, the first one counts."""
         self._headers += 1
         if self._headers > MAX_HEADERS:
             raise Rejected(431, f"a request has at most {MAX_HEADERS} headers")
-        field = NAMES.get(name.lower())
+        field = self._service.headers.get(name.lower())
         if field is not None:
             self._fields.setdefault(field, value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
-        """Reject a request that is not a message of a peer before its body is read."""
+        """Reject a request that the service does not serve before its body is read."""
         self._has_head = True
-        if self._url != PATH.encode():
-            raise Rejected(404, f"the only path here is {PATH}")
-        if self._parser.get_method() != METHOD.encode():
-            raise Rejected(405, f"the only method here is {METHOD}")
-        check_headers(self._fields)
+        method = self._parser.get_method().decode("latin-1")
+        self._service.check(method, self._url.decode("latin-1"), self._fields)
 
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
         self._size += len(body)
-        if self._size > SIZE_LIMIT:
-            raise _too_large()
+        if self._size > self._service.body_limit:
+            raise self._too_large()
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
@@ -378,9 +400,8 @@ class ServerConnection(asyncio.Protocol):
         self._is_complete = True
         self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
 
-
-def _too_large() -> Rejected:
-    return Rejected(413, f"a message between peers has at most {SIZE_LIMIT} bytes")
+    def _too_large(self) -> Rejected:
+        return Rejected(413, f"the body of a request here has at most {self._service.body_limit} bytes")
 
 
 def _too_early() -> Rejected:

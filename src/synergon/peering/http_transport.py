@@ -11,11 +11,11 @@ import socket
 import ssl
 from typing import Final
 
-from synergon.errors import OptionError
 from synergon.peering.http_client import HttpClient
 from synergon.peering.http_headers import headers_of
 from synergon.peering.http_server import HttpServer
-from synergon.peering.listen_address import facing_address
+from synergon.peering.listen_address import bind, facing_address
+from synergon.peering.peer_service import PeerService
 from synergon.peering.signatures import Envelope
 from synergon.peering.transport import Deliver, NotTrusted, SendError
 
@@ -31,7 +31,7 @@ class HttpTransport:
     address that faces the database.
     """
 
-    schemes = ("http://", "https://")
+    schemes: Final = ("http://", "https://")
 
     def __init__(
         self, listen: tuple[str | None, int] | None, advertise: str | None, database_hosts: tuple[str, ...] = ()
@@ -52,9 +52,9 @@ class HttpTransport:
             if self._server is None:
                 await self.prepare()
                 facing = await asyncio.to_thread(facing_address, self._database_hosts)  # may ask a name server
-                bound = _bind(self._listen[0] or facing, self._listen[1])
+                bound = bind(self._listen[0] or facing, self._listen[1], "listen")
                 self._address = self._advertise or _published(bound, facing)
-                self._server = HttpServer(bound, deliver)
+                self._server = HttpServer(bound, PeerService(deliver))
                 self._server.start()
             return self._address
 
@@ -97,20 +97,3 @@ def _published(bound: socket.socket, facing: str) -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104  compared, not bound
         host = facing
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise OptionError(
-            f"listen={host}:{port} cannot be bound: {error.strerror or error}; choose another address, "
-            'port 0 for any free port, or listen="off"'
-        ) from error
-    bound.setblocking(False)
-    return bound

@@ -1,4 +1,4 @@
-"""The interface that an engine listens on if its settings name none: the one that faces the database.
+"""The address that an engine listens on. If its settings name no interface: the one that faces the database.
 
 Hosts that share the database can reach this interface; wider networks usually cannot.
 """
@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from synergon.errors import OptionError
+
 LOOPBACK: Final = "127.0.0.1"
 DISCARD_PORT: Final = 9
-"""Any port would do: nothing is sent to it."""
+"""An arbitrary port: nothing is sent to it."""
 
 
 def database_hosts(url: str) -> tuple[str, ...]:
@@ -54,3 +56,21 @@ def route_address(host: str) -> str | None:
 
 def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A socket that is bound to this address, for an event loop. `setting` is the name of the setting that has it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OptionError(
+            f"{setting}={host}:{port} cannot be bound: {error.strerror or error}; choose another address, "
+            f'port 0 for any free port, or {setting}="off"'
+        ) from error
+    bound.setblocking(False)
+    return bound

@@ -22,7 +22,7 @@ class LocalNode(Protocol):
         """How many tasks the node can start now."""
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Those of the kinds of which the node can start no task now."""
+        """The kinds of this list for which the node has no capacity now."""
 
     def handle_hints(self, hints: Message) -> None:
         """Act on hints from a peer."""

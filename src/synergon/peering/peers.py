@@ -18,6 +18,7 @@ import msgspec
 from synergon.errors import StoreError
 from synergon.model.clock import Clock
 from synergon.model.nodes import NodeRecord
+from synergon.model.task_statistics import Buckets
 from synergon.peering.directory import Peer
 from synergon.peering.local_engine import LocalNode, LocalWaiters
 from synergon.peering.router import HintRouter, ReadyGroupName
@@ -66,8 +67,9 @@ class Peers:
         self._signer_lock = asyncio.Lock()
         self._secret_read_at = 0.0
         self._secret_task: asyncio.Task[None] | None = None
-        self._started: Counter[str] = Counter()
-        self._watchers = Watchers()
+        self.started: Counter[str] = Counter()
+        """How many tasks of each kind were started here. Sent with the next message, not in one of their own."""
+        self.watchers: Final = Watchers()
         self._preload_task: asyncio.Task[None] | None = None
         self._prepare_task: asyncio.Task[None] | None = None
         self._router = HintRouter(self, waiters, transport.schemes, clock, logger, refresh_seconds=refresh_seconds)
@@ -125,6 +127,16 @@ class Peers:
         if self._prepare_task is None:
             self._prepare_task = asyncio.get_running_loop().create_task(self._transport.prepare())
 
+    @property
+    def hint_requests(self) -> tuple[int, int]:
+        """How many requests with hints peers have answered, and how many not."""
+        return self._router.answered, self._router.unanswered
+
+    @property
+    def hint_seconds(self) -> Buckets:
+        """How long peers took to answer requests with hints."""
+        return self._router.hint_seconds
+
     def announce_join(self) -> None:
         """Make every peer read the node table, which now has this engine's row. This engine reads the table first, so
         that it also reaches peers that joined while it could not receive."""
@@ -173,10 +185,6 @@ class Peers:
         """Make peers that run these kinds set their alarm for tasks that are due later."""
         self._router.route_scheduled(kinds)
 
-    def announce_started(self, kinds: Iterable[str]) -> None:
-        """Count tasks that were started here. The counts are sent with the next message, not in one of their own."""
-        self._started.update(kinds)
-
     def send_done(self, origin: str, ids: Collection[int]) -> None:
         """Notify the engine that enqueued these tasks that they may have ended. If that engine is unknown, the hint is
         kept until it appears."""
@@ -186,7 +194,7 @@ class Peers:
     def notify_watchers(self, ids: Iterable[int]) -> None:
         """Notify the peers that wait for one of these tasks, or that follow all ends, that these tasks may have
         ended."""
-        watchers = self._watchers
+        watchers = self.watchers
         if watchers.followers:
             for peer_id in watchers.current_followers(self._clock.monotonic()):
                 self._router.send_to(peer_id, message(ended=True))
@@ -200,8 +208,8 @@ class Peers:
             self._router.send_ends_to_all(ids, refresh=self.address is None)
 
     def request_done(self, ids: Collection[int]) -> None:
-        """Ask every node to report the ends of these tasks. Callers here wait for them, and other engines enqueued
-        them."""
+        """Ask every node to report the ends of these tasks. Callers of this engine wait for them, but other engines
+        have enqueued them, so no node reports to this engine by itself."""
         self._router.send_to_all(message(awaited=tuple(ids)), refresh=self.address is None)
 
     def request_all_ends(self) -> None:
@@ -246,7 +254,7 @@ class Peers:
         Raises SendError if there is none."""
         try:
             signer = self._signer or await self._ensure_signer()
-            started, self._started = self._started, Counter()
+            started, self.started = self.started, Counter()
             hints = msgspec.structs.replace(hints, free=self._free, started=dict(started))
             envelope = signer.wrap(self.id, peer.id, encode(hints))
             answer = await self._transport.send(peer.address, envelope)
@@ -308,9 +316,9 @@ class Peers:
         if hints.ended:
             self._waiters.wake_followers()
         if self.node is not None:
-            self._watchers.add(peer_id, hints.awaited)
+            self.watchers.add(peer_id, hints.awaited)
             if hints.follow:
-                self._watchers.add_follower(peer_id, self._clock.monotonic())
+                self.watchers.add_follower(peer_id, self._clock.monotonic())
             self.node.handle_hints(hints)
 
     @staticmethod

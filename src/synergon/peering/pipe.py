@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from synergon.model.clock import Clock, SystemClock
 from synergon.peering.signatures import Envelope
@@ -29,8 +30,8 @@ class PipeNetwork:
     """An in-memory network. Each engine gets its own `network.transport()`."""
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None) -> None:
-        self.faults = NetworkFaults()
-        self.sent = 0
+        self.faults: NetworkFaults = NetworkFaults()
+        self.sent: int = 0
         """The number of messages that were sent, delivered or not."""
         self.broken: set[str] = set()
         """Addresses that cannot be reached."""
@@ -111,7 +112,7 @@ class PipeNetwork:
 class PipeTransport:
     """The transport of one engine in a PipeNetwork."""
 
-    schemes = ("pipe://",)
+    schemes: Final = ("pipe://",)
 
     def __init__(self, network: PipeNetwork, address: str) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""RateLimitedLog: logs the troubles that strangers cause at a port, in a limited number of lines."""
+"""RateLimitedLog: logs errors that strangers cause at a port, in a limited number of lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _logger = logging.getLogger("synergon.peering")
 
 
 class RateLimitedLog:
-    """Logs the first trouble of each kind at once, and after that at most one line of the kind per minute."""
+    """Logs the first error of each kind at once, and after that at most one line of the kind per minute."""
 
     def __init__(self) -> None:
         self._next_at: dict[str, float] = {}

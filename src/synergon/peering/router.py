@@ -17,6 +17,7 @@ from synergon.errors import StoreError
 from synergon.model.clock import Clock
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
+from synergon.model.task_statistics import LATENCIES, Buckets
 from synergon.peering.directory import Directory, Peer
 from synergon.peering.local_engine import LocalEngine, LocalWaiters
 from synergon.peering.outbox import MIN_INTERVAL_SECONDS, Outbox
@@ -48,7 +49,7 @@ class HintRouter:
         *,
         refresh_seconds: float,
     ) -> None:
-        self.directory = Directory(schemes)
+        self.directory: Final = Directory(schemes)
         self._engine = engine
         self._waiters = waiters
         self._clock = clock
@@ -59,6 +60,11 @@ class HintRouter:
         """When new tasks were last routed at once. Outboxes delay a second message, so further tasks are collected for
         it."""
         self._outboxes: dict[str, Outbox] = {}
+        self.answered: int = 0
+        """How many requests with hints peers have answered."""
+        self.unanswered: int = 0
+        self.hint_seconds: Final = Buckets(LATENCIES)
+        """How long peers took to answer."""
         self._new: Counter[ReadyGroupName] = Counter()
         self._without_runner: Counter[ReadyGroupName] = Counter()
         """New tasks of kinds that no known peer runs, or only failing ones."""
@@ -154,8 +160,8 @@ class HintRouter:
         self.send_to_all(hints, refresh=refresh)
 
     def _keep_for_unknown(self, peer_id: str, hints: Message) -> None:
-        kept = self._for_unknown.pop(peer_id, None)
-        self._for_unknown[peer_id] = hints if kept is None else merged(kept, hints)
+        waiting = self._for_unknown.pop(peer_id, None)
+        self._for_unknown[peer_id] = hints if waiting is None else merged(waiting, hints)
         if len(self._for_unknown) > MAX_UNKNOWN_PEERS:
             del self._for_unknown[next(iter(self._for_unknown))]
 
@@ -174,8 +180,8 @@ class HintRouter:
 
     def _send_missed(self, peer: Peer) -> None:
         """Queue the hints that the peer would have received if it had been known earlier."""
-        kept = self._for_unknown.pop(peer.id, EMPTY)
-        hints = merged(merged(self._sent_while_stale, kept), self._end_requests(peer))
+        waiting = self._for_unknown.pop(peer.id, EMPTY)
+        hints = merged(merged(self._sent_while_stale, waiting), self._end_requests(peer))
         if self._clock.monotonic() < self._recent_until:
             hints = merged(hints, self._recent_ends)
         if hints is not EMPTY:
@@ -363,11 +369,15 @@ class HintRouter:
         peer = self.directory.get(peer_id)
         if peer is None:
             raise SendError(f"{peer_id} is not in the node table any more")
-        return await self._engine.send(peer, hints)
+        began_at = self._clock.monotonic()
+        answer = await self._engine.send(peer, hints)
+        self.hint_seconds.observe(self._clock.monotonic() - began_at)
+        return answer
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
         """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the message asked to
         be told of ends, wake the waiters: tasks may have ended before the peer received it."""
+        self.answered += 1
         # Tasks may have ended just before the peer received the request to report it.
         if sent.awaited:
             self._engine.handle_done(sent.awaited)
@@ -386,6 +396,7 @@ class HintRouter:
 
     def handle_failure(self, peer_id: str, unsent: Message, failures: int, error: SendError) -> None:
         """Mark the peer as failing, and offer the tasks of the unsent hints to others."""
+        self.unanswered += 1
         peer = self.directory.get(peer_id)
         if peer is None:
             return

@@ -70,7 +70,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     free: int | None = None
     """The number of free slots of the sender. None if it runs no tasks."""
     full: tuple[str, ...] = ()
-    """In an answer: kinds of which the sender can start no task now."""
+    """In an answer: kinds for which the sender has no capacity now."""
 
 
 def message(

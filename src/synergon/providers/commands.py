@@ -7,21 +7,42 @@ in which they were sent. A command that has started is never run again, whatever
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import msgspec
 
-from synergon.client.must_await import must_await
+from synergon.async_calls import Bridge, must_await
+from synergon.call import Call
+from synergon.context import Context
 from synergon.errors import CommandsFailed, ConfigurationError, OptionError, TaskError
 from synergon.handle import Handle
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import calling_module
 from synergon.options.durations import Duration
 from synergon.options.overrides import RunsIn
+from synergon.providers.server import Server
+from synergon.task import TaskType
 
 if TYPE_CHECKING:
     from synergon.providers.provider import Provider
+
+Parameters = ParamSpec("Parameters")
+Full = ParamSpec("Full")
+Returned = TypeVar("Returned")
+Value = TypeVar("Value")
 
 ANY: Final = "any"
 EACH: Final = "each"
@@ -46,7 +67,45 @@ class CommandDecorator:
         self._options = options or {}
 
     @overload
-    def __call__(self, function: Callable[..., Any], /) -> Command: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, Server, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> Command[Concatenate[Context, Server, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Server, Parameters], Returned], /
+    ) -> Command[Concatenate[Context, Server, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> Command[Concatenate[Server, Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Context, Parameters], Returned], /
+    ) -> Command[Concatenate[Server, Context, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> Command[Concatenate[Context, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, Parameters], Returned], /
+    ) -> Command[Concatenate[Context, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Parameters], Coroutine[Any, Any, Value]], /
+    ) -> Command[Concatenate[Server, Parameters], Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Server, Parameters], Returned], /
+    ) -> Command[Concatenate[Server, Parameters], Parameters, Returned, Returned]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Value]], /
+    ) -> Command[Parameters, Parameters, Coroutine[Any, Any, Value], Value]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Returned], /
+    ) -> Command[Parameters, Parameters, Returned, Returned]: ...
     @overload
     def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
 
@@ -58,11 +117,15 @@ class CommandDecorator:
         return Command(self._provider, function, self._options, calling_module())
 
 
-class Command:
-    """A registered control action. The function remains callable."""
+class Command(Generic[Full, Parameters, Returned, Value]):
+    """A registered control action. The function remains callable.
+
+    For type checkers, the parameters are those of `TaskType`. The arguments of a call with `to` are checked when it is
+    made: Python cannot express their types beside `to`.
+    """
 
     def __init__(
-        self, provider: Provider, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str
+        self, provider: Provider, function: Callable[Full, Returned], options: Mapping[str, Any], registered_in: str
     ) -> None:
         name = options.get("name", getattr(function, "__name__", ""))
         where = f"@command {name!r} of provider {provider.name!r}"
@@ -70,7 +133,8 @@ class Command:
             if option not in OPTIONS:
                 raise OptionError(f"{where} has no option {option!r}; it takes {', '.join(OPTIONS)}")
         self._provider = provider
-        self._task_type = provider.engine.register(
+        self._function = function
+        self._task_type: TaskType[..., ..., Any, Value] = provider.engine._register(
             function, {**options, "name": f"{provider.name}.{name}"}, registered_in, provider=provider, is_command=True
         )
         if "to" in self._task_type.signature.names:
@@ -79,9 +143,9 @@ class Command:
     def __repr__(self) -> str:
         return f"<Command {self.kind}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Full.args, **kwargs: Full.kwargs) -> Returned:
         """Call the function directly, as if it had not been decorated."""
-        return self._task_type.function(*args, **kwargs)
+        return self._function(*args, **kwargs)
 
     @property
     def kind(self) -> str:
@@ -89,17 +153,29 @@ class Command:
         return self._task_type.kind
 
     @property
-    def name_in_code(self) -> str:
+    def _name_in_code(self) -> str:
         """The name of the function in the program, for messages."""
-        return self._task_type.name_in_code
+        return self._task_type._name_in_code
 
     @property
     def logger(self) -> logging.Logger:
         """The logger of the engine."""
         return self._provider.engine.logger
 
+    @property
+    def sync_bridge(self) -> Bridge:
+        """Runs the twins of its methods for code without an event loop."""
+        return self._provider.engine.sync_bridge
+
+    @overload
+    async def send(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value: ...
+    @overload
+    async def send(self, /, *args: Any, to: Literal["each"], **kwargs: Any) -> dict[str, Value]: ...
+    @overload
+    async def send(self, /, *args: Any, to: str, **kwargs: Any) -> Value: ...
+
     @must_await(sync="send_sync")
-    async def send(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
+    async def send(self, /, *args: Any, to: Any = ANY, **kwargs: Any) -> Any:
         """Run the command on any server, on each server (`to="each"`), or on the server with this address, and wait for
         the result.
 
@@ -109,7 +185,8 @@ class Command:
         handles = await self.enqueue(*args, to=to, **kwargs)
         if to != EACH:
             return await next(iter(handles.values())).result()
-        results, errors = {}, {}
+        results: dict[str, Value] = {}
+        errors: dict[str, TaskError] = {}
         for address, handle in handles.items():
             try:
                 results[address] = await handle.result()
@@ -124,32 +201,49 @@ class Command:
             )
         return results
 
-    def send_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> Any:
+    @overload
+    def send_sync(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value: ...
+    @overload
+    def send_sync(self, /, *args: Any, to: Literal["each"], **kwargs: Any) -> dict[str, Value]: ...
+    @overload
+    def send_sync(self, /, *args: Any, to: str, **kwargs: Any) -> Value: ...
+
+    def send_sync(self, /, *args: Any, to: Any = ANY, **kwargs: Any) -> Any:
         """`send` for code without an event loop."""
-        return self._provider.engine.sync_bridge.call(lambda: self.send(*args, to=to, **kwargs))
+        return self.sync_bridge.call(lambda: self.send(*args, to=to, **kwargs))
+
+    @overload
+    async def enqueue(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> dict[str, Handle[Value]]: ...
+    @overload
+    async def enqueue(self, /, *args: Any, to: str, **kwargs: Any) -> dict[str, Handle[Value]]: ...
 
     @must_await(sync="enqueue_sync")
-    async def enqueue(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
+    async def enqueue(self, /, *args: Any, to: Any = ANY, **kwargs: Any) -> dict[str, Handle[Value]]:
         """Send the command without waiting for it. Returns its handles by address; for any server, under "any"."""
         engine = self._provider.engine
-        call = self._task_type.call(*args, **kwargs)
+        call: Call[Value] = self._task_type.call(*args, **kwargs)
         addresses = await self._addresses(to)
         tasks = [
             msgspec.structs.replace(
-                call.to_new_task(engine.connection.origin),
+                call.to_new_task(engine._connection.origin),
                 is_command=True,
                 provider=self._provider.name,
                 target=None if address == ANY else address,
             )
             for address in addresses
         ]
-        inserted = await engine.enqueuer.enqueue_tasks(tasks)
+        inserted = await engine._enqueuer.enqueue_tasks(tasks)
         handles = (Handle.of(engine, found, self._task_type) for found in inserted)
         return dict(zip(addresses, handles, strict=True))
 
-    def enqueue_sync(self, *args: Any, to: str = ANY, **kwargs: Any) -> dict[str, Handle[Any]]:
+    @overload
+    def enqueue_sync(self, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> dict[str, Handle[Value]]: ...
+    @overload
+    def enqueue_sync(self, /, *args: Any, to: str, **kwargs: Any) -> dict[str, Handle[Value]]: ...
+
+    def enqueue_sync(self, /, *args: Any, to: Any = ANY, **kwargs: Any) -> dict[str, Handle[Value]]:
         """`enqueue` for code without an event loop."""
-        return self._provider.engine.sync_bridge.call(lambda: self.enqueue(*args, to=to, **kwargs))
+        return self.sync_bridge.call(lambda: self.enqueue(*args, to=to, **kwargs))
 
     async def _addresses(self, to: Any) -> list[str]:
         if to == ANY:

@@ -6,24 +6,26 @@ There are two equivalent styles: `gpu = engine.provider("gpu", servers=...)` wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from synergon.async_calls import Bridge, sync
+from synergon.call import check_kind
 from synergon.context import Context
 from synergon.errors import ConfigurationError, OptionError
 from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import TaskDecorator
-from synergon.options.durations import Duration, microseconds
+from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.options import HOOKS, check_count, check_hooks, check_limit, check_timeout, reject_unknown
 from synergon.options.settings import UNSET
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
 from synergon.providers.kind import Kind
 from synergon.providers.server import Server
-from synergon.task import AnyTask, check_kind
+from synergon.task import AnyTask
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -69,22 +71,22 @@ class Provider:
         **hooks: Callable[..., Any],
     ) -> None:
         self.engine = engine
-        self.name = check_kind(name or type(self).__name__.lower())
+        self.name: Final = check_kind(name or type(self).__name__.lower())
         where = f"provider {self.name!r}"
         reject_unknown(hooks, PROVIDER_OPTIONS, where)
         if health is not None and not isinstance(health, Health):
             raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
         self._capacity = capacity
-        self.slots = None if slots is None else check_count(slots, f"{where}: slots")
+        self.slots: Final = None if slots is None else check_count(slots, f"{where}: slots")
         """How many of its tasks may run at once on each node; None means any number."""
         self._health = health
         self.timeout: float | None = UNSET
         """The timeout in seconds. None means no timeout; UNSET means that of the engine."""
         if timeout is not UNSET:
             self.timeout = check_timeout(timeout)
-        self.hooks = check_hooks({**self._own_hooks(), **hooks}, where)
-        engine.registry.add_provider(self)
+        self.hooks: Final = check_hooks({**self._own_hooks(), **hooks}, where)
+        engine._registry.add_provider(self)
         self._serve_kinds()
 
     def __repr__(self) -> str:
@@ -103,9 +105,9 @@ class Provider:
         """The decorator that registers a control action to run on servers of this provider, before every task."""
         return CommandDecorator(self)
 
-    def register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
+    def _register(self, function: Callable[..., Any], options: Mapping[str, Any], registered_in: str) -> AnyTask:
         """Register a function, as the decorator does."""
-        return self.engine.register(function, options, registered_in, provider=self)
+        return self.engine._register(function, options, registered_in, provider=self)
 
     async def handle(self, task: ProviderTask[Any], server: Server) -> Any:
         """The task function of every kind in `kinds`. Subclasses implement it."""
@@ -120,7 +122,7 @@ class Provider:
             raise ConfigurationError(f"provider {self.name!r} lists kinds but has no `async def handle(task, server)`")
         for name, given in self.kinds.items():
             kind = given if isinstance(given, Kind) else Kind(given)
-            self.register(self._task_function(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
+            self._register(self._task_function(kind.arguments), {**kind.options, "name": name}, type(self).__module__)
 
     def _task_function(self, arguments_type: Any) -> Callable[..., Any]:
         async def task_function(arguments: Any, context: Context, server: Server) -> Any:
@@ -139,17 +141,33 @@ class Provider:
 
     # ------------------------------------------------------------ servers
 
+    @property
+    def probe(self) -> Callable[[Server], Awaitable[Any]] | None:
+        """The function that probes servers that are out of service. None if there is none."""
+        return None if self._health is None else self._health.probe
+
     def declaration(self) -> NewProvider:
         """The record that the engine stores when it connects."""
-        if self._health is None:
-            return NewProvider(name=self.name, servers=self._servers, backoff_after=None)
+        health = self._health
+        if health is None:
+            return NewProvider(name=self.name, servers=self._servers, backoff_after=None, failure_most=None)
         return NewProvider(
             name=self.name,
             servers=self._servers,
-            backoff_after=self._health.failures,
-            backoff_first=microseconds(float(self._health.backoff)),  # type: ignore[arg-type]  # Health has converted it to seconds
-            backoff_cap=microseconds(float(self._health.cap)),  # type: ignore[arg-type]  # as above
+            backoff_after=health.failures,
+            backoff_first=microseconds(seconds(health.backoff, "backoff")),
+            backoff_cap=microseconds(seconds(health.cap, "cap")),
+            failure_most=health.most_failures,
+            failure_window=health.window,
+            probe_timeout=None
+            if health.probe is None
+            else microseconds(seconds(health.probe_timeout, "probe_timeout")),
         )
+
+    @property
+    def sync_bridge(self) -> Bridge:
+        """Runs the twins of its methods for code without an event loop."""
+        return self.engine.sync_bridge
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:
         """Replace the pool on all nodes. Running tasks finish; waiting tasks can use new capacity at once."""
@@ -158,9 +176,31 @@ class Provider:
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {self.name!r}")
         await self.engine.set_servers(self.name, {server.address: server.capacity for server in listed})
 
+    set_servers_sync: Final = sync(set_servers)
+
+    async def add_server(self, address: str, capacity: int | None = UNSET) -> None:
+        """Add a server to the pool on all nodes, or change its capacity."""
+        await self.engine.add_server(self.name, address, self._capacity if capacity is UNSET else capacity)
+
+    add_server_sync: Final = sync(add_server)
+
+    async def remove_server(self, address: str) -> None:
+        """Remove a server from the pool on all nodes. Its running tasks finish."""
+        await self.engine.remove_server(self.name, address)
+
+    remove_server_sync: Final = sync(remove_server)
+
+    async def close_server(self, address: str) -> None:
+        """Close a server on all nodes: it stays in the pool with capacity 0. Its running tasks finish."""
+        await self.engine.close_server(self.name, address)
+
+    close_server_sync: Final = sync(close_server)
+
     async def servers(self) -> list[ServerRecord]:
         """The servers of the pool with their running tasks and health, and removed servers on which tasks still run."""
         return [server for server in await self.engine.servers() if server.provider == self.name]
+
+    servers_sync: Final = sync(servers)
 
 
 def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewServer, ...]:
@@ -185,6 +225,11 @@ def listed_servers(servers: Any, capacity: int | None, where: str) -> tuple[NewS
 def _check_unique(servers: Iterable[str], where: str) -> list[str]:
     listed = list(servers)
     for address in listed:
+        if not isinstance(address, str):
+            raise OptionError(
+                f"{where}: a server is an address, like 'http://gpu1:8000', got {address!r}; "
+                "write a dict of addresses and capacities to give each a capacity of its own"
+            )
         if listed.count(address) > 1:
             raise OptionError(f"{where}: {address!r} is named twice; name it once and give it a capacity")
     return listed

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from synergon.errors import OptionError
-from synergon.model.limits import NewLimit, NewProvider, NewRate
+from synergon.model.limits import NewBatch, NewLimit, NewProvider
 from synergon.options.addresses import covers
 from synergon.options.durations import microseconds
+from synergon.policies import Rate, limit_text
 from synergon.stores.rules.shared_servers import NamedServer, counted_twice
 from synergon.task import AnyTask
 
@@ -24,19 +25,20 @@ class Registry:
     def __init__(self) -> None:
         self._limits: dict[str, NewLimit] = {}
         self.providers: dict[str, Provider] = {}
-        self.is_declared = True
+        self.is_declared: bool = True
         """Whether everything that is registered is in the store."""
 
-    def add_limit(self, name: str, value: int | None) -> None:
+    def add_limit(self, name: str, value: int | None, rate: Rate | None = None) -> None:
         """Declare a limit, which kinds may name, or which covers servers by prefix. Raises OptionError if it is
-        declared with another value."""
-        known = self._limits.get(name)
-        if known is not None and known.value != value:
+        declared with another value or rate."""
+        limit = NewLimit(name=name, value=value, rate=None if rate is None else rate.record)
+        known = self._limits.get(name, limit)
+        if known != limit:
             raise OptionError(
-                f"the limit {name!r} is declared as {known.value} and as {value}; declare it once, and change it "
-                "while it is in force with engine.set_limit"
+                f"the limit {name!r} is declared as {limit_text(known)} and as {limit_text(limit)}; declare it once, "
+                "and change it while it is in force with engine.set_limit"
             )
-        self._add(NewLimit(name=name, value=value))
+        self._add(limit)
 
     def add_provider(self, provider: Provider) -> None:
         """Declare a provider; OptionError if it names a server of another one, and no limit covers that server."""
@@ -66,10 +68,11 @@ class Registry:
         if policy.max_running_global is not msgspec.UNSET:
             self._add(NewLimit(name=f"kind:{task_type.kind}", value=policy.max_running_global))
         if policy.has_key_queues:
-            rate = None
-            if policy.rate is not None:
-                rate = NewRate(every=max(microseconds(policy.rate.every), 1), burst=policy.rate.burst)
-            self._add(NewLimit(name=f"key:{task_type.kind}", value=policy.limit, rate=rate))
+            rate = None if policy.rate is None else policy.rate.record
+            batch = None
+            if policy.batch is not None:
+                batch = NewBatch(size=policy.batch.size, wait=microseconds(policy.batch.wait_seconds))
+            self._add(NewLimit(name=f"key:{task_type.kind}", value=policy.limit, rate=rate, batch=batch))
 
     def _add(self, limit: NewLimit) -> None:
         self._limits[limit.name] = limit

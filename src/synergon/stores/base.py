@@ -8,7 +8,8 @@ Rules for every call:
 - Every change of state is guarded by the state that it starts from. If the task is in another state, the call
   does not change it, and says so in its answer instead of raising.
 - Times are whole microseconds since 1970, read from and compared by the store's own clock, which never runs back.
-- Claim order is by priority, higher first, then by id, lower first. The store assigns ids, in ascending order.
+- Claim order is that of `stores.rules.node_capacity.claim_order`. For plain tasks it is by priority, higher first, then
+  by id, lower first. The store assigns ids, in ascending order.
 - Key queues: a task with a `limit_key` belongs to the key queue of its kind and key. Where a task without a key would
   become `ready`, this one becomes `waiting`. The transaction then balances the key queue: the first tasks in claim
   order, as many as the limit `key:<kind>` and its rate allow beside the running ones, become `ready`, and all others
@@ -17,9 +18,17 @@ Rules for every call:
   nor a rate, has unlimited key queues: all their tasks are `ready`, those of paused queues too. A key queue is
   balanced whenever a task enters it or moves out of `ready`, `running` or `scheduled`, and when its limit changes. An
   expired task counts until it is ended.
-- Groups: the transaction that ends or deletes the last live task of a group ends the group and releases the tasks
-  that wait for it. A replaced task remains in its group. Children are inserted before the store checks whether a group
-  has ended. The store may delete an ended group when the history has no row of its tasks and of the task that follows.
+- Dependencies: a task with `after` is `waiting` until all tasks that it needs have ended, in whatever way; it belongs
+  to no key queue before that. The transaction that ends or deletes the last of them releases it: it becomes `scheduled`
+  if it is due later, else as if it were inserted now. If one does not succeed, `if_dependency_fails` decides: with
+  `cancel` the task ends `cancelled` with the reason `dependency` in the transaction that ended that one, and so do
+  those that depend on it. A dependency that had ended before the insert counts at once; if it did not succeed, the task
+  is `scheduled`, and the next `wake` cancels it. A retry of a task that did not succeed brings back the tasks that were
+  cancelled because of it; tasks that need it and have not started wait again.
+- Groups and flows: the transaction that ends or deletes the last live task of a group ends the group. The task `then`
+  depends on all tasks of the group, runs in whatever way they end, and is not concerned by a later retry. A replaced
+  task remains in its group. Children are inserted before the store checks whether a group has ended. A retry of a task
+  reopens its flow, but not its group. The tasks of a group or a flow are pruned together.
 - Commands: their priority is always 0. They belong to a provider and not to a queue: a claim takes them from every
   queue, requested or not, paused or not.
 - Errors: `StoreUnavailable` if a repeated call may succeed later, another `StoreError` if not.
@@ -30,22 +39,40 @@ the live tasks to the history.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import UNSET, UnsetType
+
 from synergon.errors import SchemaError, StoreError
 from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims, DryRun
+from synergon.model.cluster_status import StoreStatus, StoreVitals
+from synergon.model.dependencies import Dependency
 from synergon.model.events import Event
+from synergon.model.flows import FlowPage, FlowQuery
 from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
+from synergon.model.limits import (
+    BatchOutlook,
+    ClaimedProbes,
+    LimitRecord,
+    NewLimit,
+    NewProvider,
+    NewRate,
+    NewServer,
+    ProbeResult,
+    ServerChange,
+    ServerRecord,
+)
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Report, Verdict
 from synergon.model.printable import printable
 from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
-from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_records import Counts, QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_statistics import KindNumbers, Statistics, StatisticsQuery
 from synergon.model.tasks import (
     Cutoffs,
     Extension,
@@ -56,6 +83,7 @@ from synergon.model.tasks import (
     Reaped,
     Reprioritizing,
     Rescheduling,
+    StoredRetention,
     Woken,
 )
 from synergon.stores.unreadable import UnreadableRows
@@ -73,6 +101,8 @@ class Capabilities:
     """The store can join a caller's transaction (`conn=`) and open one for a task function (`ctx.transaction()`)."""
     remote: bool = False
     """The store is a server that may start later than the workers: a starting worker waits for it."""
+    scans_to_count: bool = False
+    """The store reads all live tasks to count them, so that nodes count them at intervals (`recount`)."""
     listens: bool = False
     """The store can announce the tasks that a caller's transaction inserted (`listen`)."""
 
@@ -86,19 +116,20 @@ class SchemaVersions:
     wanted: int
 
 
-def read_version(stored: object, place: str) -> int:
+def read_version(stored: object, where: str) -> int:
     """The schema version from its row; SchemaError if it is no number."""
     try:
         return int(str(stored))
     except ValueError:
         raise SchemaError(
-            f"the schema version of {place} cannot be read: {printable(repr(stored)[:80])}; restore its row "
+            f"the schema version of {where} cannot be read: {printable(repr(stored)[:80])}; restore its row "
             "'schema_version' from a backup, or use another database"
         ) from None
 
 
 class TaskTransaction(Protocol):
-    """A transaction for a running task function. Its writes and the success of its task are committed together."""
+    """A transaction for a running task function, or for the function that follows its final failure. Its writes and the
+    end of the task are committed together."""
 
     @property
     def connection(self) -> Any:
@@ -108,12 +139,14 @@ class TaskTransaction(Protocol):
     def blocking_connection(self) -> Any:
         """A synchronous connection to this transaction, for task functions that run in a thread."""
 
-    async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Apply a success and commit it together with the writes of the task function.
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        """Apply a success or a final failure, or the outcomes of a batch, and commit them together with the writes of
+        the function.
 
-        If the claim is stale or the task is to be cancelled, everything is rolled back and the outcome is not applied.
-        Raises `Contention`, rolled back too, if another transaction was in conflict: the task function may run again at
-        once. Raises `RolledBack` if the database could not write: the task function may run again later.
+        If the outcomes do not end the tasks so, because a claim is stale or the tasks are to be cancelled, everything
+        is rolled back and no outcome is applied (`rules.finish.is_committed`). Raises `Contention`, rolled back too, if
+        another transaction was in conflict: the function may run again at once. Raises `RolledBack` if the database
+        could not write: the function may run again later.
         """
 
     def explain(self, error: BaseException) -> StoreError | None:
@@ -165,6 +198,10 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ open and close
 
+    def introduce(self, client: str, logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+        """Say who uses the store, before it is opened: the name that the database shows for its connections, and the
+        logger for unreadable rows and slow statements."""
+
     async def open(self) -> None:
         """Connect, and create or migrate the schema. If the role may not do that, raises a `SchemaError` that says what
         to run."""
@@ -204,8 +241,13 @@ class Store(Protocol):
         A task that is due later (`run_at`, `delay`) becomes `scheduled`, any other `ready`. A `key` conflicts if a live
         task of its kind, or an earlier task of the list, has it. `on_conflict` decides: `return` answers with the
         holder of the key; `replace` puts the new payload, options and due time into the holder, which retains its id;
-        `raise`, and `replace` of a running task, raise `KeyConflict`, and nothing of the call is stored.
+        `raise`, and `replace` of a running task, raise `KeyConflict`, and nothing of the call is stored. A task that
+        does not exist in `after` raises `TaskNotFound`, and nothing is stored.
         """
+
+    async def insert_for(self, task: NewTask, who: str, request_key: str | None = None) -> Insertion:
+        """`insert` for a caller of a server: the audit records the task with `who`, in the same transaction. If a task
+        was inserted with this `request_key` during the last 24 hours, that one is returned, and nothing is stored."""
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Insert the rows of these queues before a caller's transaction inserts tasks. If the caller's transaction
@@ -216,8 +258,9 @@ class Store(Protocol):
 
         Raises `NotAvailable` in a store that cannot do this, and `OptionError` if the connection belongs to another
         database or has no open transaction. Errors of the connection itself are passed on. In PostgreSQL the caller's
-        transaction does not lock key queues: a task with a limit key is stored as `scheduled`, due at once, and the
-        next `wake` moves it into its key queue.
+        transaction locks neither key queues nor the tasks that new ones need: a task with a limit key, or with a need
+        that is live, is stored as `scheduled`, due at once, and the next `wake` moves it into its key queue, or lets it
+        wait.
         """
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -275,11 +318,19 @@ class Store(Protocol):
         """How many tasks of this task's kind, state and key queue precede it in claim order, at most `limit`. None if
         the task is neither `ready` nor `waiting`."""
 
+    async def fair_ahead(self, task_id: int, limit: int) -> dict[str, int]:
+        """How many ready tasks of each tenant precede a ready task of their kind in claim order. Reads at most `limit`
+        tasks of each ready group. Tasks without a tenant do not count."""
+
     async def next_start(self, kind: str, limit_key: str) -> int | None:
         """The moment from which the next start of a key queue is within its rate, as stored (`rules.rates`). None if no
         value is stored."""
 
-    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+    async def next_batch(self, kind: str, limit_key: str) -> BatchOutlook | None:
+        """The next batch of a key queue: how many tasks wait for it, and when it starts (`rules.batches`). None if the
+        tasks of the kind run alone."""
+
+    async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         """Apply outcomes of attempts. Each must match `(id, claim_no, running)`; otherwise it changes nothing,
         and its verdict has no state.
 
@@ -291,12 +342,15 @@ class Store(Protocol):
         reason `crashed` at `CRASH_LIMIT`. KeyAssigned → the attempt is given back, and the task joins the named key
         queue. Refused → the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again;
         or `failed` with the reason `error` if all nodes with a live lease that run its kind and serve its queue have
-        refused it, or at `REFUSAL_LIMIT`. If a cancellation was requested, the task ends `cancelled` instead. Retrying,
-        Snoozed and Crashed set `owner_deaths` to 0 and clear the mark of a suspect; a task with crashes keeps the mark.
+        refused it, or at `REFUSAL_LIMIT`. ServerFault → the error is appended, `attempts - 1`, `server_failures + 1`,
+        then `ready`; at `SERVER_FAILURE_LIMIT`, and for a command, like its outcome `otherwise`. If a cancellation was
+        requested, the task ends `cancelled` instead. Retrying, Snoozed, ServerFault and Crashed set `owner_deaths` to 0
+        and clear the mark of a suspect; a task with crashes keeps the mark.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
-        outcome that names a server counts for that server's health: after `backoff_after` failures in a row the server
-        backs off, each time twice as long, until a success. An outcome that was applied before, because its answer was
+        outcome that names a server counts for that server's health: after `backoff_after` failures in a row, or
+        `failure_most` among its last `failure_window` outcomes, the server is taken out of service; the last verdict
+        names such servers, and those that are back. An outcome that was applied before, because its answer was
         lost, gets its verdict again, and its children are not inserted twice. An outcome that cannot be written does
         not fail the others.
         """
@@ -339,8 +393,33 @@ class Store(Protocol):
         """
 
     async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete at most `limit` final tasks that are older than the cutoff of their state, and at most `limit`
-        operator actions that are older than theirs. Returns the number of deleted tasks."""
+        """Delete final tasks that are older than the cutoff of their state, or than their own `keep_for` if they have
+        one, until `limit` are deleted, and at most `limit` operator actions and rows of statistics of each span that
+        are older than theirs. Groups and flows are deleted as a whole. Returns the number of deleted tasks, which may
+        exceed `limit`; fewer than `limit` means that nothing old is left."""
+
+    async def append_statistics(self, source: str, at: int, counted: Sequence[KindNumbers]) -> None:
+        """Write what the engine `source` has counted in the minute that begins at this moment. It replaces what the
+        engine has written for these kinds and queues about the minute before, so the call can be repeated."""
+
+    async def statistics(self, query: StatisticsQuery) -> list[Statistics]:
+        """The statistics of each kind and queue, by name. A kind and queue without counts is missing."""
+
+    async def compact_statistics(self, limit: int) -> int:
+        """Merge at most `limit` old minutes of statistics into hours, and old hours into days. Returns how many were
+        merged; as many as the limit if there may be more."""
+
+    async def declare_retention(
+        self, cutoffs: Cutoffs, name: str, *, is_default: bool = False
+    ) -> StoredRetention | None:
+        """Store the retention that the worker `name` declares. A declaration that equals the last one changes nothing,
+        so a value that an operator has set since then remains in force. The default of a worker whose code and
+        environment give no retention is stored only if there is none. The audit records a change, if the user of the
+        database may write to it. Returns the retention that was replaced; None if there was none, or it does not
+        change."""
+
+    async def retention(self) -> StoredRetention | None:
+        """The retention of the store. None if no worker has declared and no operator has set one."""
 
     # ------------------------------------------------------------ nodes
 
@@ -369,10 +448,11 @@ class Store(Protocol):
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Run final tasks again: → `ready`, with the old id and `claim_no`. Attempts, crashes, expiry, cancel request,
         result and progress are cleared, and the list of errors is retained. A task whose key a live task holds is not
-        changed."""
+        changed. Tasks that were cancelled because of these, and of no other, come back (→ `waiting`)."""
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Delete tasks that are not running, live or final. The reported `state` of a deleted task is None."""
+        """Delete tasks that are not running, live or final. The reported `state` of a deleted task is None. A final
+        task that a live one depends on is not deleted: that one may need its result."""
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when `scheduled` or `ready` tasks are due. They become `scheduled` or `ready` accordingly."""
@@ -396,12 +476,15 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ limits, servers, groups, operator actions
 
-    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
         """Store the limits and providers that the code declares. A declaration that equals the last one changes
         nothing, so a value that an operator has set since then remains in force."""
 
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit for all nodes. False if it is not declared. Running tasks continue."""
+    async def set_limit(
+        self, name: str, value: int | UnsetType | None, rate: NewRate | UnsetType | None = UNSET
+    ) -> bool:
+        """Change the value or the rate of a limit for all nodes; UNSET leaves it. False if the limit is not declared.
+        Running tasks continue."""
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
@@ -411,11 +494,38 @@ class Store(Protocol):
         there; commands that wait for one end `failed` with the reason `error`. A server that remains in the pool
         retains its health; one that returns later starts with a clean record."""
 
+    async def claim_probes(self, providers: Sequence[str]) -> ClaimedProbes:
+        """Claim the probes that are due now: of servers of these providers that are out of service and whose back-off
+        is over, if the provider has a probe. Until the timeout of a probe and a margin have passed, no other call
+        claims it."""
+
+    async def finish_probes(self, results: Sequence[ProbeResult]) -> list[ServerChange | None]:
+        """Apply the results of claimed probes: a success returns the server to service, a failure begins its next
+        back-off. A result changes nothing if the probe was claimed again, or its server was removed, meanwhile. Returns
+        the servers that are back, and None for each other result."""
+
     async def servers(self) -> list[ServerRecord]:
         """All servers, by provider and address, including removed ones that tasks still run on."""
 
-    async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks, all or nothing. A group without tasks ends at once."""
+    async def dependencies(self, ids: Sequence[int], *, with_results: bool = False) -> list[list[Dependency]]:
+        """The dependencies of these tasks, in order. With results: those of one task are left out if they have more
+        than `RESULTS_LIMIT_BYTES` together."""
+
+    async def open_group(self, new: NewGroup) -> OpenedGroup:
+        """Store a group and its tasks, or a flow and its steps, all or nothing. A group without tasks ends at once."""
+
+    async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        """`open_group` inside the caller's transaction on `connection`, as `insert_on` does."""
+
+    def open_group_on_sync(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        """`open_group_on` for callers without an event loop."""
+
+    async def list_flows(self, query: FlowQuery) -> FlowPage:
+        """One page of the matching flows, newest first."""
+
+    async def retry_flow(self, flow_id: int) -> list[Moved]:
+        """Run the tasks of a flow that failed or were cancelled again, except those that were cancelled because of a
+        dependency that stays as it is. Changes nothing if a live task holds the key of one of them (`key_holder`)."""
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
         """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
@@ -425,12 +535,12 @@ class Store(Protocol):
 
     # ------------------------------------------------------------ schedules
 
-    async def declare_schedules(self, schedules: Sequence[NewSchedule]) -> list[str]:
+    async def declare_schedules(self, definitions: Sequence[NewSchedule]) -> list[str]:
         """Store the schedules that the code of a starting worker declares. A new one is inserted. One that equals its
         last declaration is not changed. For any other the next occurrence is computed anew, and a pause remains. A
         schedule that was made at run time is not changed; the names of those are returned."""
 
-    async def create_schedule(self, schedule: NewSchedule) -> ScheduleRecord | None:
+    async def create_schedule(self, definition: NewSchedule) -> ScheduleRecord | None:
         """Store a schedule at run time. None, and no change, if one with this name exists. OptionError if it has no
         occurrence from now on."""
 
@@ -456,7 +566,7 @@ class Store(Protocol):
     async def schedules(self) -> list[ScheduleRecord]:
         """All schedules, by name. Which nodes declare them is not known here: no state is `undeclared`."""
 
-    async def act(self, order: NewAction) -> AuditRecord:
+    async def act(self, action: NewAction) -> AuditRecord:
         """Carry out an operator action and record it in the audit, in one transaction.
 
         A bulk operation (`cancel_all`, ...) is recorded only; its engine carries it out and reports with `action_done`.
@@ -479,7 +589,7 @@ class Store(Protocol):
         """These tasks, live or final. None for a task that does not exist."""
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page of the matching tasks, newest id first."""
+        """One page of the matching tasks, in the order of the query."""
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
@@ -492,12 +602,28 @@ class Store(Protocol):
         advances, but does not raise `EventsLost` if those are pruned.
         """
 
-    async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers of tasks by (queue, kind, state), without zeros, from one snapshot. The cost does not depend on
-        the size of the history."""
+    async def counts(self, *, is_exact: bool = False) -> Counts[tuple[str, str, State]]:
+        """The numbers of tasks by (queue, kind, state), without zeros. Those of final tasks are exact. Those of live
+        tasks are exact if `is_exact`, or if there are few live tasks, or if no node has counted them recently.
+        Otherwise they are the numbers of the last `recount`, whose moment is `counted_at`. The cost does not depend on
+        the size of the history, and without `is_exact` seldom on the number of live tasks."""
+
+    async def recount(self, age: int, least: int = 5000) -> bool:
+        """Count all live tasks and store the numbers for `counts`. False, without a change, if there are no more than
+        `least`, or if they were counted less than `age` microseconds ago."""
 
     async def queues(self) -> list[QueueRecord]:
         """Every queue that ever had a task or was paused, by name, with its counts."""
+
+    async def ready_kinds(self) -> set[str]:
+        """The kinds that have ready tasks, found by an index."""
+
+    async def status(self) -> StoreStatus:
+        """Depth and age of the queues, failures of the last hour, overdue tasks and suspended servers, from one
+        snapshot."""
+
+    async def vitals(self) -> StoreVitals:
+        """The use of the connections, and what slows the database down. Cheap."""
 
     async def describe(self) -> dict[str, str]:
         """Facts about the store for people, as `synergon doctor` shows them: versions, journal mode, size, clock."""

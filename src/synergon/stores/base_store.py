@@ -1,36 +1,28 @@
 """The base class of all stores. It implements those calls of the port whose rules are in `stores.rules`, and runs each
-rule in a transaction of the store."""
+rule in a transaction of the store. `stores.base` says what each call guarantees."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import logging
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from synergon.model.claims import ClaimRequest, DryRun
-from synergon.model.groups import GroupRecord, NewGroup, OpenedGroup
-from synergon.model.limits import LimitRecord, NewLimit, NewProvider, NewServer, ServerRecord
-from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.model.outcomes import FencedOutcome, Report, Verdict
-from synergon.model.schedules import Fired, NewSchedule, ScheduleRecord, ScheduleRun
+from synergon.async_calls import coroutine_function
+from synergon.model.cluster_status import StoreVitals
+from synergon.model.schedules import Fired, ScheduleRecord
 from synergon.model.task_records import TaskRecord
-from synergon.model.tasks import (
-    Cutoffs,
-    Extension,
-    Insertion,
-    MetaChange,
-    Moved,
-    NewTask,
-    Reaped,
-    Reprioritizing,
-    Rescheduling,
-    Woken,
-)
+from synergon.stores.base import Store
 from synergon.stores.rules import (
+    batches,
     claim,
+    counts,
+    dependencies,
     due_tasks,
+    fair_shares,
     finish,
+    flows,
     groups,
     history,
     insert,
@@ -38,23 +30,66 @@ from synergon.stores.rules import (
     operations,
     operator_actions,
     reap,
+    retention,
     schedules,
+    server_health,
     servers,
+    statistics,
+    status,
 )
 from synergon.stores.session import Session
 from synergon.stores.unreadable import UnreadableRows
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+StoreCall = Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]
+"""A rule, whose first argument is a session; or a call of a store."""
+Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
-class BaseStore(ABC):
+def writes(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
+    """The call of a store that runs this rule in a transaction."""
+
+    @coroutine_function
+    def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
+        return store._transact(partial(rule, **named) if named else rule, *arguments)  # noqa: SLF001  of this class
+
+    return call
+
+
+def reads(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
+    """The call of a store that runs this rule, which only reads, on one snapshot."""
+
+    @coroutine_function
+    def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
+        return store._query(partial(rule, **named) if named else rule, *arguments)  # noqa: SLF001  of this class
+
+    return call
+
+
+def reads_once(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
+    """The call of a store that runs this rule, which calls only one primitive. Such a rule needs no snapshot."""
+
+    @coroutine_function
+    def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
+        return store._query_once(partial(rule, **named) if named else rule, *arguments)  # noqa: SLF001  of this class
+
+    return call
+
+
+class BaseStore(Store):
     """Runs the rules of `stores.rules`. A store implements three ways to run a rule (`_transact`, `_query`,
-    `_query_once`), and overrides the calls for which it has fast paths or queries of its own."""
+    `_query_once`), and overrides the calls for which it has fast paths or queries of its own.
+
+    Within this class, a call that has the name of a module of rules comes after the other calls of that module.
+    """
 
     @cached_property
     def unreadable(self) -> UnreadableRows:
-        """The values that this store has met and could not read."""
         return UnreadableRows()
+
+    def introduce(self, client: str, logger: Logger) -> None:  # noqa: ARG002  only servers show the names of clients
+        self.unreadable.logger = logger
 
     @abstractmethod
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
@@ -68,158 +103,91 @@ class BaseStore(ABC):
         """Run a rule that calls only one primitive, which reads. Such a rule needs no snapshot."""
         return await self._query(rule, *arguments)
 
-    # ------------------------------------------------------------ claims
-
-    async def dry_run(self, request: ClaimRequest, task_id: int) -> DryRun:
-        """What a claim would do with a task; nothing is changed."""
-        return await self._query(claim.dry_run, request, task_id)
-
     # ------------------------------------------------------------ tasks come in, run and end
 
-    async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Store all of `tasks` or none."""
-        return await self._transact(insert.insert, tasks)
+    insert_for = writes(insert.insert_for)
+    insert = writes(insert.insert)
+    dry_run = reads(claim.dry_run)
+    fair_ahead = reads(fair_shares.ahead)
+    report = writes(finish.report)
+    finish = writes(finish.finish)
+    wake = writes(due_tasks.wake)
+    next_batch = reads(batches.outlook)
+    reap = writes(reap.reap)
+    prune = writes(history.prune)
+    dependencies = reads_once(dependencies.read)
+    list_flows = reads(flows.list_flows)
+    retry_flow = writes(flows.retry_flow)
+    open_group = writes(groups.open_group)
+    cancel_group = writes(groups.cancel_group)
+    groups = reads(groups.groups)
 
-    async def finish(self, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-        """Apply outcomes of attempts. An outcome with a stale claim changes nothing, and its verdict has no state."""
-        return await self._transact(finish.finish, outcomes)
-
-    async def report(self, reports: Sequence[Report]) -> list[bool]:
-        """Write progress and overdue marks of running attempts. False for a stale claim."""
-        return await self._transact(finish.report, reports)
-
-    async def wake(self, limit: int) -> Woken:
-        """Make due tasks ready, end expired ones, and return when to call `wake` again."""
-        return await self._transact(due_tasks.wake, limit)
-
-    async def reap(self, gone: Sequence[str], limit: int) -> list[Reaped]:
-        """Take running tasks from dead nodes."""
-        return await self._transact(reap.reap, gone, limit)
-
-    async def open_group(self, group: NewGroup) -> OpenedGroup:
-        """Store a group and its tasks, all or nothing."""
-        return await self._transact(groups.open_group, group)
-
-    async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
-        """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
-        return await self._query(groups.groups, ids)
-
-    async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
-        """Cancel all live tasks of a group."""
-        return await self._transact(groups.cancel_group, group_id, why)
-
-    # ------------------------------------------------------------ records
+    async def vitals(self) -> StoreVitals:
+        """Nothing: only a server has connections and dead rows."""
+        return StoreVitals()
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:
-        """These tasks, live or final. None for a task that does not exist."""
         found = await self._query(_records, ids)
         return [found.get(task_id) for task_id in ids]
 
-    # ------------------------------------------------------------ history
+    async def recount(self, age: int, least: int = counts.MOST_COUNTED) -> bool:
+        row = await self._query(counts.count_again, age, least)
+        if row is not None:
+            await self._transact(counts.store, row)
+        return row is not None
 
-    async def prune(self, cutoffs: Cutoffs, limit: int) -> int:
-        """Delete final tasks, operator actions, groups and rates that are older than the cutoffs. Returns the number of
-        deleted tasks."""
-        return await self._transact(history.prune, cutoffs, limit)
+    queues = reads(counts.queues)
+    counts = reads(counts.counts)
 
     # ------------------------------------------------------------ operations
 
-    async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """Cancel tasks: end those that do not run, and mark running ones, so that their nodes cancel them."""
-        return await self._transact(operations.cancel, ids, why)
+    cancel = writes(operations.cancel)
+    retry = writes(operations.retry)
+    delete = writes(operations.delete)
+    reschedule = writes(operations.reschedule)
+    set_priority = writes(operations.set_priority)
+    extend_timeout = writes(operations.extend_timeout)
+    update_meta = writes(operations.update_meta)
+    pause = writes(operations.pause)
+    resume = writes(operations.resume)
 
-    async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Run final tasks again."""
-        return await self._transact(operations.retry, ids)
+    # ------------------------------------------------------------ limits, servers, schedules, operator actions
 
-    async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Remove tasks that do not run."""
-        return await self._transact(operations.delete, ids)
-
-    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due."""
-        return await self._transact(operations.reschedule, changes)
-
-    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the priority of live tasks that are not running and not commands."""
-        return await self._transact(operations.set_priority, changes)
-
-    async def extend_timeout(self, extensions: Sequence[Extension]) -> list[Moved]:
-        """Record more time for the attempts of running tasks."""
-        return await self._transact(operations.extend_timeout, extensions)
-
-    async def update_meta(self, changes: Sequence[MetaChange]) -> list[dict[str, Any] | None]:
-        """Change the metadata of tasks, live or final."""
-        return await self._transact(operations.update_meta, changes)
-
-    async def pause(self, queues: Sequence[str]) -> list[bool]:
-        """Pause queues: no node claims from them. False for a queue that was paused already."""
-        return await self._transact(operations.pause, queues)
-
-    async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Resume paused queues. False for a queue that was not paused."""
-        return await self._transact(operations.resume, queues)
-
-    # ------------------------------------------------------------ limits, servers, operator actions
-
-    async def declare(self, declared: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """Store the limits and providers that the code declares, unless they equal the last declaration."""
-        await self._transact(limits.declare, declared, providers)
-
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit. False if it is not declared."""
-        return await self._transact(limits.set_limit, name, value)
-
-    async def limits(self) -> list[LimitRecord]:
-        """All limits, by name."""
-        return await self._query(limits.limits)
-
-    async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
-        """Replace the pool of a provider. False if the provider is not declared."""
-        return await self._transact(servers.set_servers, provider, pool)
-
-    async def servers(self) -> list[ServerRecord]:
-        """All servers, by provider and address, including removed ones that tasks still run on."""
-        return await self._query(servers.servers)
-
-    # ------------------------------------------------------------ schedules
-
-    async def declare_schedules(self, definitions: Sequence[NewSchedule]) -> list[str]:
-        """Store the schedules that code declares. Returns the names that schedules of run time have."""
-        return await self._transact(schedules.declare, definitions)
-
-    async def create_schedule(self, definition: NewSchedule) -> ScheduleRecord | None:
-        """Store a schedule at run time. None if one with this name exists."""
-        return await self._transact(schedules.create, definition)
-
-    async def update_schedule(self, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
-        """Change fields of a schedule. None if there is none."""
-        return await self._transact(schedules.update, name, changes)
+    declare = writes(limits.declare)
+    set_limit = writes(limits.set_limit)
+    limits = reads(limits.limits)
+    set_servers = writes(servers.set_servers)
+    servers = reads(servers.servers)
+    claim_probes = writes(server_health.claim_probes)
+    finish_probes = writes(server_health.finish_probes)
+    declare_schedules = writes(schedules.declare)
+    create_schedule = writes(schedules.create)
+    update_schedule = writes(schedules.update)
+    run_schedule = writes(schedules.run)
+    act = writes(operator_actions.act)
+    audit = reads_once(operator_actions.audit)
+    action_done = writes(operator_actions.action_done)
+    declare_retention = writes(retention.declare)
+    retention = reads_once(retention.retention)
+    append_statistics = writes(statistics.append)
+    compact_statistics = writes(statistics.compact)
+    statistics = reads(statistics.read)
+    ready_kinds = reads_once(status.ready_kinds)
+    status = reads(status.status)
 
     async def fire(self, declared: Collection[str], limit: int) -> Fired:
-        """Create the tasks of due schedules."""
-        return await self._transact(schedules.fire, declared, limit)
-
-    async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
-        """Create one more task. None if there is no such schedule."""
-        return await self._transact(schedules.run, name, who)
+        fired = await self._transact(schedules.fire, declared, limit)
+        for name, (column, problem) in fired.broken.items():
+            self.unreadable.note(f"schedule {name}", column, problem)
+        return fired
 
     async def schedules(self) -> list[ScheduleRecord]:
-        """All schedules, by name."""
-        return await self._query_once(schedules.schedules)
-
-    async def act(self, order: NewAction) -> AuditRecord:
-        """Carry out an operator action and record it in the audit."""
-        return await self._transact(operator_actions.act, order)
-
-    async def audit(self, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
-        """The latest operator actions, newest first. With `node_id`: the actions whose outcome this node has yet to
-        report, oldest first."""
-        return await self._query_once(operator_actions.audit, limit, node_id)
-
-    async def action_done(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an operator action. False if the action has an outcome already."""
-        return await self._transact(operator_actions.action_done, action_id, outcome)
+        found = await self._query_once(schedules.schedules)
+        for record in found:
+            for column in record.unreadable:
+                problem = (record.reason or "").removeprefix(f"{column} cannot be read: ")
+                self.unreadable.note(f"schedule {record.name}", column, problem)
+        return found
 
 
 async def _records(session: Session, ids: Sequence[int]) -> dict[int, TaskRecord]:

@@ -41,7 +41,7 @@ class Form(IntEnum):
     PLAIN = 1
     """Has all columns except those of `BOUND`."""
     BOUND = 2
-    """For a task with a limit key, a group, a group that it waits for, a provider or a server, and for a command."""
+    """For a task with a limit key, a tenant, a group, dependencies, a provider or a server, and for a command."""
 
 
 class Filter(Enum):
@@ -69,7 +69,7 @@ class Column(NamedTuple):
 
 COLUMNS: Final = (
     Column("id", Table.KEPT),
-    Column("kind", Table.KEPT, "text", filter=Filter.EQUALS),
+    Column("kind", Table.KEPT, "text"),
     Column("queue", Table.KEPT, "text", filter=Filter.EQUALS),
     Column("state", Table.COMPUTED),
     Column("reason", Table.HISTORY),
@@ -79,8 +79,10 @@ COLUMNS: Final = (
     Column("result", Table.HISTORY),
     Column("attempts", Table.CARRIED),
     Column("max_attempts", Table.KEPT, "integer"),
+    Column("units", Table.KEPT, "integer", Form.PLAIN, is_own=True),
     Column("crashes", Table.CARRIED),
     Column("owner_deaths", Table.CARRIED),
+    Column("server_failures", Table.CARRIED),
     Column("claim_no", Table.KEPT),
     Column("finished_no", Table.COMPUTED),
     Column("node_id", Table.CARRIED),
@@ -95,16 +97,24 @@ COLUMNS: Final = (
     Column("tags", Table.KEPT),
     Column("meta", Table.KEPT, "text", Form.PLAIN, is_own=True),
     Column("title", Table.KEPT, "text", Form.PLAIN, is_own=True, filter=Filter.CONTAINS),
+    Column("keep_for", Table.KEPT, "bigint", Form.PLAIN),
     Column("progress", Table.CARRIED),
     Column("errors", Table.KEPT),
+    Column("ended_attempts", Table.KEPT),
     Column("origin", Table.LIVE, "text"),
     Column("requirements", Table.KEPT, "text"),
     Column("limit_key", Table.KEPT, "text", Form.BOUND),
-    Column("group_id", Table.KEPT, "bigint", Form.BOUND),
-    Column("after_group", Table.LIVE, "bigint", Form.BOUND),
+    Column("group_id", Table.KEPT, "bigint", Form.BOUND, filter=Filter.EQUALS),
+    Column("is_dependent", Table.LIVE, "boolean", Form.BOUND),
+    Column("has_dependencies", Table.KEPT, "boolean", Form.BOUND),
+    Column("has_dependents", Table.KEPT, "boolean", Form.BOUND),
+    Column("batch_id", Table.CARRIED),
     Column("is_command", Table.KEPT, "boolean", Form.BOUND),
     Column("target", Table.KEPT, "text", Form.BOUND),
     Column("provider", Table.KEPT, "text", Form.BOUND),
+    Column("fair_key", Table.KEPT, "text", Form.BOUND, is_own=True),
+    Column("fair_step", Table.KEPT, "bigint", Form.BOUND),
+    Column("fair_tag", Table.LIVE, "bigint", Form.BOUND, is_own=True),
     Column("server", Table.CARRIED),
     Column("slot", Table.LIVE),
     Column("holds", Table.LIVE),
@@ -114,11 +124,15 @@ COLUMNS: Final = (
     Column("extended_by", Table.LIVE),
 )
 
-_UNREPLACED: Final = ("kind", "key", "group_id")
-"""The columns that a replaced task retains: its kind and key, and its group."""
-CLAIM_COLUMNS: Final = tuple(name for name in field_names(Claim) if name not in ("server", "slot", "protected_for"))
-"""The columns of a claim. The other three fields of `Claim` are expressions that differ between statements."""
+_UNREPLACED: Final = ("kind", "key", "group_id", "has_dependents")
+"""The columns that a replaced task retains: its kind and key, its group, and that other tasks depend on it."""
+CLAIM_COLUMNS: Final = tuple(
+    name for name in field_names(Claim) if name not in ("server", "slot", "protected_for", "waited")
+)
+"""The columns of a claim. The other four fields of `Claim` are expressions that differ between statements."""
 _RECORD_COMPUTED: Final = ("reserved_by",)
+_ABSENT: Final = {"fair_tag": "0"}
+"""The value that is read for a field of a record that has no column in the history, where this is not NULL."""
 _EVENT_NAMES: Final = {"task_id": "id", "name": "state", "attempt": "attempts", "at": "finished_at"}
 """The column that an event's field is read from, where the names differ."""
 EVENT_COLUMNS: Final = tuple(_EVENT_NAMES.get(name, name) for name in field_names(Event) if name != "cursor")
@@ -136,8 +150,8 @@ class GivenColumns:
     """Columns of an insert whose values are fields of the new task."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        self.columns = tuple(columns)
-        self.names = tuple(column.name for column in self.columns)
+        self.columns: Final = tuple(columns)
+        self.names: Final = tuple(column.name for column in self.columns)
         self.values: Callable[[NewTask], tuple[Any, ...]] = attrgetter(*self.names)
         """The values of a task, as its fields have them."""
         self._getters = [(attrgetter(name), _FIELDS[name].type in (bytes, bytes | None)) for name in self.names]
@@ -174,8 +188,9 @@ REPLACED: Final = GivenColumns(column for column in GIVEN[Form.BOUND].columns if
 
 COMPUTED_FROM: Final = {"run_at": "timestamptz", "delay": "bigint", "expires_in": "bigint", "tags": "text"}
 """The fields of a new task that columns are computed from, with their types on PostgreSQL."""
-_BOUND_FIELDS: Final = tuple(column.name for column in COLUMNS if column.form is Form.BOUND)
+_BOUND_FIELDS: Final = ("after", *(column.name for column in COLUMNS if column.form is Form.BOUND))
 _RARE_FIELDS: Final = (
+    "after",
     *COMPUTED_FROM,
     *(column.name for column in COLUMNS if column.form is not Form.BARE),
 )
@@ -186,7 +201,7 @@ _NOT_RARE: Final = tuple(_FIELDS[name].default for name in _RARE_FIELDS)
 
 
 def is_bound(task: NewTask) -> bool:
-    """Whether the task has a limit key, a group, a group that it waits for, a provider or a server, or is a command."""
+    """Whether the task has a limit key, a tenant, a group, dependencies, a provider or a server, or is a command."""
     return bool(_bound_values(task) != _NOT_BOUND)
 
 
@@ -220,7 +235,7 @@ def matches(task: NewTask, query: TaskQuery) -> bool:
     return all(_is_met(kind, getattr(task, name), getattr(query, name)) for name, kind in _FILTERS)
 
 
-def _is_met(kind: Filter, value: str | None, wanted: str | None) -> bool:
+def _is_met(kind: Filter, value: Any, wanted: Any) -> bool:
     if wanted is None or kind is Filter.EQUALS:
         return wanted in (None, value)
     return value is not None and wanted.lower() in value.lower()
@@ -230,10 +245,10 @@ def _is_met(kind: Filter, value: str | None, wanted: str | None) -> bool:
 
 
 def _select(row_type: type[msgspec.Struct], tables: Sequence[Table], without: Sequence[str] = ()) -> str:
-    """The column list that reads rows of this type. A field that none of the tables has is NULL."""
+    """The column list that reads rows of this type. A field that none of the tables has is NULL, or as in `_ABSENT`."""
     present = {column.name for column in COLUMNS if column.table in tables}
     return ", ".join(
-        name if name in present else f"{_EVENT_NAMES.get(name, 'NULL')} AS {name}"
+        name if name in present else f"{_EVENT_NAMES.get(name, _ABSENT.get(name, 'NULL'))} AS {name}"
         for name in field_names(row_type)
         if name not in without
     )

@@ -10,7 +10,8 @@ class Contention(StoreUnavailable):
 
 
 class RolledBack(StoreUnavailable):
-    """The database could not write, for instance because its disk is full, and nothing of the transaction remains."""
+    """The transaction of a task function could not be opened or written, because all connections are in use, say,
+    or the disk is full. Nothing of it remains, and the task is not charged."""
 
 
 class RowHeld(StoreUnavailable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from synergon.errors import NotAvailable
 from synergon.model.tasks import Insertion, NewTask
@@ -19,8 +19,8 @@ class LazyStore:
         self._store = store
         self._lock = asyncio.Lock()
         self._is_open = False
-        self.url = store.url
-        self.capabilities = store.capabilities
+        self.url: Final = store.url
+        self.capabilities: Final = store.capabilities
 
     async def open(self) -> None:
         """Does nothing: the first call opens the store."""

@@ -6,22 +6,33 @@ Moments and delays are in microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from synergon.model.lifecycle import State
-from synergon.model.limits import NewRate
+from synergon.model.attempts import AttemptRecord
+from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import NewBatch, NewRate
+from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord
+from synergon.model.task_statistics import Numbers
 from synergon.stores.rules.claim_plan import ReadyGroupName
-from synergon.stores.rules.shared_capacity import ServerCapacity
+from synergon.stores.rules.rates import RateMeter
+from synergon.stores.rules.shared_capacity import NO_RATES, ServerCapacity
 
 Moment = Annotated[int, "moment"]
 """A moment of the store's clock. `stores.typed_rows` converts timestamp columns to it."""
 
 Names = Annotated[tuple[str, ...], "names"]
 """Names in one column, separated by newlines."""
+
+RowKey = Annotated[str, "key"]
+"""The key of a row. A row whose key is not UTF-8 is left out: no statement could write it."""
+
+CountedTasks = Annotated[tuple[tuple[str, str, State, int], ...], "counted"]
+"""Queue, kind, state and number, as JSON in one column."""
 
 KeyName = tuple[str, str]
 """The kind and the unique key of a task."""
@@ -31,6 +42,12 @@ KeyQueueName = tuple[str, str]
 
 Position = tuple[int, int]
 """The position of a task in claim order: (-priority, id). As a column it is JSON: [priority, id]."""
+
+CountName = tuple[str, str, State]
+"""Queue, kind and state of counted tasks."""
+
+TenantName = tuple[str, int, str]
+"""The kind and priority of tasks, and their tenant (`fair_key`)."""
 
 ServerName = tuple[str, str]
 """The provider and the address of a server."""
@@ -49,11 +66,19 @@ class LiveTask(msgspec.Struct, frozen=True):
     is_command: bool
     limit_key: str | None
     group_id: int | None
+    is_dependent: bool
+    has_dependencies: bool
+    has_dependents: bool
     attempts: int
     crashes: int
     owner_deaths: int
+    server_failures: int
     requirements: str
     errors: tuple[ErrorRecord, ...]
+    started_at: Moment | None
+    server: str | None
+    ended_attempts: tuple[AttemptRecord, ...]
+    batch_id: int | None
 
 
 class FinalTask(msgspec.Struct, frozen=True):
@@ -65,7 +90,20 @@ class FinalTask(msgspec.Struct, frozen=True):
     state: State
     key: str | None
     limit_key: str | None
+    group_id: int | None
+    has_dependencies: bool
+    has_dependents: bool
     requirements: str
+    reason: Reason | None
+    claim_no: int
+    attempts: int
+    node_id: str | None
+    server: str | None
+    started_at: Moment | None
+    finished_at: Moment
+    ended_attempts: tuple[AttemptRecord, ...]
+    fair_key: str | None = None
+    overrides: bytes | None = None
 
 
 class FinishedClaim(msgspec.Struct, frozen=True):
@@ -85,6 +123,32 @@ class ChangedTask(msgspec.Struct, frozen=True, gc=False):
     state: State
     limit_key: str | None
     group_id: int | None = None
+    fair_key: str | None = None
+
+
+class FairTags(NamedTuple):
+    """The tags from which the next tag of a tenant follows."""
+
+    smallest_ready: int | None = None
+    """The smallest tag of the ready tasks of the kind and priority, except those of paused queues. None if there is
+    none."""
+    largest_live: int | None = None
+    """The largest tag of the tenant's live tasks of the kind and priority. None if there is none."""
+
+
+class UntaggedTask(msgspec.Struct, frozen=True):
+    """A ready task with a tenant and without a tag."""
+
+    id: int
+    kind: str
+    priority: int
+    fair_key: str
+    fair_step: int
+
+    @property
+    def tenant(self) -> TenantName:
+        """The tenant of the task."""
+        return self.kind, self.priority, self.fair_key
 
 
 class KeyHolder(msgspec.Struct, frozen=True):
@@ -95,6 +159,17 @@ class KeyHolder(msgspec.Struct, frozen=True):
     key: str
     state: State
     limit_key: str | None
+    has_dependencies: bool
+    has_dependents: bool
+
+
+class KeyHold(msgspec.Struct, frozen=True):
+    """A unique key that stays taken until a moment, also if the task that has taken it ends earlier."""
+
+    kind: str
+    key: str
+    task_id: int
+    until: Moment
 
 
 class KeyQueueLimit(NamedTuple):
@@ -103,11 +178,33 @@ class KeyQueueLimit(NamedTuple):
     value: int | None = None
     """How many tasks of a key queue may be ready or running in total. None means any number."""
     rate: NewRate | None = None
+    batch: NewBatch | None = None
+    """How the tasks of a key queue are run together. Without a batch, each runs alone."""
 
     @property
     def is_unlimited(self) -> bool:
         """Whether all tasks of the key queues may be ready."""
-        return self.value is None and self.rate is None
+        return self.value is None and self.rate is None and self.batch is None
+
+
+class NextBatch(msgspec.Struct, frozen=True, gc=False):
+    """What a key queue has for its next batch. Tasks of paused queues do not count, except ready ones."""
+
+    kind: str
+    limit_key: str
+    ready: int
+    """How many tasks are ready: the leader of the next batch."""
+    count: int
+    """How many tasks are ready or waiting. Counted no further than the size of a batch."""
+    since: Moment | None
+    """When the oldest of these tasks became due, if the batch is not complete. None if there is none."""
+    alarm: Moment | None
+    """The stored moment at which the next batch is due. None if none is stored."""
+
+    @property
+    def name(self) -> KeyQueueName:
+        """The name of the key queue."""
+        return self.kind, self.limit_key
 
 
 class KeyQueueCounts(msgspec.Struct, frozen=True, gc=False):
@@ -145,14 +242,53 @@ class RateState(msgspec.Struct, frozen=True, gc=False):
     none."""
 
 
+class DependencyRow(msgspec.Struct, frozen=True, gc=False):
+    """A dependency: one task needs another. It is open until the other task has ended."""
+
+    task_id: int
+    needs_id: int
+    position: int
+    item: int | None
+    if_fails: str
+    """An `IfFails`."""
+    ended_as: str | None = None
+    """The final state of the needed task, or `deleted`. None while the dependency is open."""
+
+
+class NeededState(msgspec.Struct, frozen=True, gc=False):
+    """The state of a task that other tasks depend on."""
+
+    id: int
+    state: State
+
+
+class NeededTask(msgspec.Struct, frozen=True, gc=False):
+    """A dependency, with the task that is needed."""
+
+    task_id: int
+    """The dependent."""
+    needs_id: int
+    position: int
+    item: int | None
+    ended_as: str | None
+    kind: str | None
+    """None if the needed task does not exist any more."""
+    state: State | None
+    reason: Reason | None
+    result: bytes | None
+    """The result of the needed task, if it was asked for."""
+
+
 class GroupRow(msgspec.Struct, frozen=True):
-    """The row of a group."""
+    """The row of a group or a flow."""
 
     id: int
     name: str
     created_at: datetime
     ended_at: datetime | None
     then_id: int | None
+    is_flow: bool
+    state: State | None
 
 
 class GroupCount(msgspec.Struct, frozen=True):
@@ -172,6 +308,41 @@ class TaskCount(msgspec.Struct, frozen=True):
     count: int
 
 
+class LiveCount(msgspec.Struct, frozen=True):
+    """The numbers of live tasks when they were counted last."""
+
+    counted_at: Moment
+    numbers: CountedTasks
+
+
+class StatisticsRow(msgspec.Struct, frozen=True):
+    """What one engine has counted for a kind and queue, in the `span` seconds from `at` on."""
+
+    span: int
+    at: Moment
+    """A multiple of the span."""
+    kind: str
+    queue: str
+    source: str
+    """The engine that has counted. Empty if the numbers of several engines were merged."""
+    numbers: Numbers
+
+
+class OldestReady(msgspec.Struct, frozen=True):
+    """Since when the oldest ready task of a queue and kind is due."""
+
+    queue: str
+    kind: str
+    due_at: Moment
+
+
+class KindCount(msgspec.Struct, frozen=True):
+    """A number of tasks of one kind."""
+
+    kind: str
+    count: int
+
+
 class QueueRow(msgspec.Struct, frozen=True):
     """The row of a queue."""
 
@@ -186,13 +357,54 @@ class NodeCount(msgspec.Struct, frozen=True):
     count: int
 
 
+class NodeName(msgspec.Struct, frozen=True):
+    """The name of a node, and its process."""
+
+    id: str
+    name: str
+    process: ProcessIdentity | None
+    """None if it cannot be read."""
+
+
 class LimitRow(msgspec.Struct, frozen=True):
-    """The current value and rate of a limit."""
+    """The current value and rate of a limit, and how the tasks of its key queues are run together."""
 
     name: str
     value: int | None
-    every: int | None
+    per: int | None
+    starts: int | None
     burst: int | None
+    by_units: bool | None
+    next_at: int | None
+    """The moment from which the next start is within the rate (`rules.rates`). None if nothing has started; always None
+    for limits of key queues, each of which has its own."""
+    batch_size: int | None
+    batch_wait: int | None
+
+    @property
+    def rate(self) -> NewRate | None:
+        """The rate of the limit, if any."""
+        if self.per is None or self.starts is None or self.burst is None:
+            return None
+        return NewRate(per=self.per, starts=self.starts, burst=self.burst, by_units=bool(self.by_units))
+
+    @property
+    def batch(self) -> NewBatch | None:
+        """How the tasks of the kind are run together, if they are."""
+        if self.batch_size is None or self.batch_wait is None:
+            return None
+        return NewBatch(size=self.batch_size, wait=self.batch_wait)
+
+    @property
+    def of_key_queues(self) -> KeyQueueLimit:
+        """The limit, as it applies to key queues."""
+        return KeyQueueLimit(self.value, self.rate, self.batch)
+
+
+class LockedLimitRow(LimitRow, frozen=True):
+    """A limit that a transaction has locked, and the moment at which it was locked."""
+
+    now: Moment
 
 
 class PermitCount(msgspec.Struct, frozen=True):
@@ -219,7 +431,13 @@ class ServerRow(msgspec.Struct, frozen=True):
     address: str
     capacity: int | None
     failures: int
+    recent: int
+    """The last outcomes, one bit each: 1 is a failure."""
     backs_off_until: Moment | None
+    failed_at: Moment | None
+    """When the last failure was."""
+    is_probed: bool
+    """Whether its provider has a probe."""
 
 
 class UsedServer(msgspec.Struct, frozen=True):
@@ -231,27 +449,42 @@ class UsedServer(msgspec.Struct, frozen=True):
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """The health of a server, and the back-off that its provider declares."""
+    """The health of a server, and what its provider declares about it."""
 
     provider: str
     address: str
     failures: int
     """The number of failures in a row."""
+    recent: int
+    """The last outcomes, one bit each: 1 is a failure, and the lowest bit is the latest outcome."""
     backoffs: int
-    """The number of back-offs since the last success."""
+    """The number of back-offs since `recent` had no failure."""
     backs_off_until: Moment | None
+    failed_at: Moment | None
     now: Moment
     backoff_after: int | None
     backoff_first: int
     backoff_cap: int
+    failure_most: int | None
+    failure_window: int
+    probe_timeout: int | None
 
 
 class SharedLimits(NamedTuple):
-    """The limits and servers of which a claim needs permits. Permits that are in use are not subtracted."""
+    """The limits and servers whose permits a claim needs. Permits that are in use are not subtracted."""
 
     values: dict[str, int | None]
     """The value of each limit. None means any number of permits."""
     servers: list[ServerCapacity]
+    rates: Mapping[str, RateMeter] = NO_RATES
+    """The rates of those limits that have one."""
+
+    @classmethod
+    def of(cls, limits: Iterable[LimitRow], servers: list[ServerCapacity], now: int) -> SharedLimits:
+        """The limits and servers that these rows describe."""
+        rows = list(limits)
+        meters = {row.name: RateMeter(row.rate, row.next_at, now) for row in rows if row.rate is not None}
+        return cls({row.name: row.value for row in rows}, servers, meters)
 
 
 class ClaimableGroups(NamedTuple):
@@ -262,16 +495,23 @@ class ClaimableGroups(NamedTuple):
     groups: list[ReadyGroupName]
 
 
+class DueSchedule(msgspec.Struct, frozen=True):
+    """When a schedule is due."""
+
+    name: RowKey
+    due_at: int
+
+
 class ScheduleRow(msgspec.Struct, frozen=True):
     """A schedule. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is
     when that occurrence is due."""
 
-    name: str
+    name: RowKey
     definition: bytes
     """A `NewSchedule` as JSON."""
     is_declared: bool
     anchor: int
-    """Where the grid of an interval starts."""
+    """The first moment of the grid, for a schedule with an interval."""
     created_at: int
     next_at: int | None
     due_at: int | None

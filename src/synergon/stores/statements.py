@@ -10,21 +10,45 @@ from types import MappingProxyType
 from typing import Final
 
 from synergon.stores.columns import fill
-from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, LiveTask, ScheduleRow
+from synergon.stores.rows import (
+    ChangedTask,
+    DependencyRow,
+    FinalTask,
+    FinishedClaim,
+    GroupRow,
+    KeyHolder,
+    LiveTask,
+    ScheduleRow,
+    StatisticsRow,
+)
 from synergon.stores.typed_rows import field_names
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
+_PART_OF: Final = r"^(?:WITH (?:RECURSIVE )?)?({name}(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\(\n.*?^\))"
+"""The part of a statement with this name: a common table expression."""
 _COLUMNS: Final = {
     f"{{{row_type.__name__}}}": ", ".join(field_names(row_type))
-    for row_type in (LiveTask, FinalTask, FinishedClaim, ChangedTask, KeyHolder, ScheduleRow)
+    for row_type in (
+        LiveTask,
+        FinalTask,
+        FinishedClaim,
+        ChangedTask,
+        KeyHolder,
+        ScheduleRow,
+        StatisticsRow,
+        DependencyRow,
+        GroupRow,
+    )
 }
 """Placeholders such as `{LiveTask}`, and the column lists that replace them."""
 
 
 @cache
-def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Mapping[str, str]:
+def statements(
+    dialect: str, schema: str = "", overlay: str | None = None, *, skips_locked: bool = True
+) -> Mapping[str, str]:
     """All statements of one dialect, by name, with their placeholders replaced:
 
     - `{schema}`: the checked name of the schema;
@@ -34,9 +58,11 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
     - `{claim}`, `{event}`, `{live_record}`, `{final_record}`: the columns from which these are read;
     - `{bare}`, `{plain}`, `{bound}`: the columns of the inserts. `{bare.values from $3}` are parameters for them,
       numbered from $3;
-    - `{replaced.assigned from $7}`: assignments to the columns of a replaced task.
+    - `{replaced.assigned from $7}`: assignments to the columns of a replaced task;
+    - `{skip locked}`: SKIP LOCKED. Without `skips_locked`, the statement waits for a locked row;
+    - `{skip locked or raise}`: SKIP LOCKED. Without `skips_locked`, a locked row raises an error at once.
 
-    `{new}`, the source of new tasks, remains: it is written for each call (`columns.source`).
+    `{new}`, the source of new tasks, and `{key}`, the key of a listing, remain: they are written for each call.
 
     Statements in the folder `overlay` are added, or replace those of the same name. A statement without text removes
     the one of the same name.
@@ -44,6 +70,9 @@ def statements(dialect: str, schema: str = "", overlay: str | None = None) -> Ma
     found = _read(dialect, schema)
     if overlay is not None:
         found |= _read(overlay, schema)
+    for placeholder, otherwise in (("{skip locked}", ""), ("{skip locked or raise}", "NOWAIT")):
+        option = "SKIP LOCKED" if skips_locked else otherwise
+        found = {name: text.replace(placeholder, option) for name, text in found.items()}
     return MappingProxyType({name: _filled(text, found) for name, text in found.items() if text})
 
 
@@ -53,7 +82,7 @@ def _filled(text: str, others: Mapping[str, str]) -> str:
 
 
 def _part(statement: str, name: str) -> str:
-    found = re.search(rf"^(?:WITH )?({name} AS (?:MATERIALIZED )?\(\n.*?^\))", statement, re.MULTILINE | re.DOTALL)
+    found = re.search(_PART_OF.format(name=name), statement, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no part {name} in {statement}"
     return found[1]
 

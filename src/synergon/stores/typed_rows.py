@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
+from synergon.model.attempts import AttemptRecord
 from synergon.model.events import EventName
 from synergon.model.lifecycle import Reason, State
 from synergon.model.node_status import NodeStatus
@@ -23,15 +24,18 @@ from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import EPOCH, Record, from_datetime, to_datetime
 from synergon.model.requirements import KIND_DEFAULT, Requirements
+from synergon.model.task_statistics import Numbers
 from synergon.options.overrides import Overrides
-from synergon.stores.rows import Moment, Names, Position
+from synergon.stores.rows import CountedTasks, Moment, Names, Position
 from synergon.stores.unreadable import BadText, UnreadableRows
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 _ERRORS: Final = msgspec.json.Decoder(tuple[ErrorRecord, ...])
+_ATTEMPTS: Final = msgspec.json.Decoder(tuple[AttemptRecord, ...])
 _PAIR: Final = msgspec.json.Decoder(tuple[int, int])
 _PAIRS: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
+_COUNTED: Final = msgspec.json.Decoder(tuple[tuple[str, str, State, int], ...])
 _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
@@ -39,18 +43,26 @@ _PROCESS: Final = msgspec.json.Decoder(ProcessIdentity)
 _OVERRIDES: Final = msgspec.json.Decoder(Overrides)
 _REQUIREMENTS: Final = msgspec.json.Decoder(Requirements)
 _STATUS: Final = msgspec.json.Decoder(NodeStatus)
+_NUMBERS: Final = msgspec.json.Decoder(Numbers)
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 
+_STATES: Final[dict[str | None, State | None]] = {None: None, **{str(state): state for state in State}}
 _REASONS: Final[dict[str | None, Reason | None]] = {None: None, **{str(reason): reason for reason in Reason}}
 _LAST_MOMENT: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999."""
 
 
 def decode_errors(stored: str | bytes | tuple[ErrorRecord, ...] | None) -> tuple[ErrorRecord, ...]:
-    """Decode the list of errors from its column, which is JSON. The memory store has it decoded."""
+    """Decode the list of errors from its JSON column. A list of the memory store is not encoded."""
     if not stored:
         return ()
     return stored if isinstance(stored, tuple) else _ERRORS.decode(stored)
+
+
+def _attempts(stored: str | bytes | tuple[AttemptRecord, ...] | None) -> tuple[AttemptRecord, ...]:
+    if not stored:
+        return ()
+    return stored if isinstance(stored, tuple) else _ATTEMPTS.decode(stored)
 
 
 def decode_tags(stored: str | bytes | Sequence[str] | None) -> tuple[str, ...]:
@@ -101,7 +113,8 @@ def _bytes(column: str | bytes | None) -> bytes | None:
 
 
 def _raw(column: str | bytes | None) -> msgspec.Raw | None:
-    """A JSON value as it is stored, after a check that it is JSON: it becomes a part of other JSON documents."""
+    """The stored bytes of a JSON value, undecoded. Raises if they are not valid JSON, because they are copied into
+    other JSON documents."""
     if column is None:
         return None
     stored = column.encode() if isinstance(column, str) else bytes(column)
@@ -140,6 +153,7 @@ def _any(column: str | bytes | None) -> Any:
 
 _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     State: {str(state): state for state in State}.__getitem__,
+    State | None: _STATES.__getitem__,
     Reason | None: _REASONS.__getitem__,
     EventName: str,
     bool: bool,
@@ -150,14 +164,18 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     Progress | None: _progress,
     dict[str, Any]: _object,
     tuple[ErrorRecord, ...]: decode_errors,
+    tuple[AttemptRecord, ...]: _attempts,
     tuple[str, ...]: decode_tags,
     tuple[str, ...] | None: _optional_texts,
     ProcessIdentity: _process,
+    ProcessIdentity | None: _process,
     Moment: _moment,
     Moment | None: _moment,
     datetime: _datetime,
     datetime | None: _datetime,
     Names: split_names,
+    CountedTasks: _COUNTED.decode,
+    Numbers: _NUMBERS.decode,
     Any: _any,
     Position | None: _position,
     tuple[Position, ...]: _positions,
@@ -171,21 +189,24 @@ _RECORD_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
     "published": _raw_as(_STATUS),
     "requirements": _requirements,
 }
-"""How a column of a record becomes the field with this name, where its type does not say all."""
+"""The functions that convert a column of a record, by the name of the field, where the type of the field does not
+suffice to choose one."""
 
 _REPLACEMENTS: Final[dict[Any, Any]] = {
     bytes: b"",
     msgspec.Raw: msgspec.Raw(b"null"),
     dict[str, Any]: {},
     tuple[ErrorRecord, ...]: (),
+    tuple[AttemptRecord, ...]: (),
     tuple[str, ...]: (),
     tuple[Position, ...]: (),
     Names: (),
+    Numbers: Numbers(),
     Moment: 0,
     datetime: EPOCH,
     Any: None,
 }
-"""What stands in a field of this type if its column is unreadable. A field that may be None is None then."""
+"""The value of a field of this type if its column is unreadable. A field that may be None becomes None."""
 
 _RECORD_REPLACEMENTS: Final = {"requirements": KIND_DEFAULT, "published": msgspec.Raw(b"{}")}
 
@@ -194,7 +215,7 @@ UNREADABLE: Final = "unreadable"
 
 
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The columns that such a row is read from: the fields, by the names that they have in JSON."""
+    """The names of the columns from which a row of this type is read: those that its fields have in JSON."""
     return tuple(field.encode_name for field in _fields(row_type))
 
 
@@ -210,8 +231,9 @@ def _decoder_of(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo
 
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
-    """What makes a `row_type` of a row with these columns, and raises if a value cannot be read. Fails if they are not
-    the fields of the struct; those of a record may come in any order."""
+    """Make a function that converts a row with these columns to a `row_type`. That function raises if a value cannot be
+    read. Raises here if the columns are not the fields of the struct, in order; those of a record may come in any
+    order."""
     fields, names = _fields(row_type), field_names(row_type)
     is_record = issubclass(row_type, Record)
     is_right = sorted(columns) == sorted(names) if is_record else columns == names
@@ -265,7 +287,7 @@ def read_row(row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any]) 
 def _read_one(
     row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any], unreadable: UnreadableRows | None
 ) -> Row | None:
-    """A row as a struct, read column by column only if it has to be: that takes many times as long."""
+    """A row as a struct. If that fails, the row is read column by column, which takes many times as long."""
     read: Row | None = None
     if BadText not in map(type, row):
         with suppress(Exception):
@@ -318,7 +340,7 @@ def _replacement(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInf
 
 
 def _name(row_type: type[msgspec.Struct], values: dict[str, Any]) -> str:
-    """What a row stores and its key, for people."""
+    """The noun for a row, and its key, for people: `task 7`."""
     if "kind" in values and ("id" in values or "task_id" in values):
         return f"task {values.get('id', values.get('task_id'))}"
     noun = re.sub("(Record|Row)$", "", row_type.__name__).lstrip("_").lower()

@@ -21,7 +21,7 @@ class UnreadableValue(Record, frozen=True, kw_only=True):
     """A value in a table that this release cannot read."""
 
     row: str
-    """What the row stores and its key, as in `task 7`."""
+    """The noun for the row, and its key: `task 7`."""
     column: str
     problem: str
 

@@ -15,8 +15,9 @@ from datetime import datetime
 from synergon.engine import Engine
 from synergon.testing.clock import ManualClock
 from synergon.testing.tester import Tester
+from synergon.testing.use import Use
 
-__all__ = ["ManualClock", "Tester", "inline", "memory"]
+__all__ = ["ManualClock", "Tester", "Use", "inline", "memory", "use"]
 
 
 def memory(engine: Engine, *, now: datetime | None = None) -> Tester:
@@ -35,3 +36,13 @@ def inline(engine: Engine, *, now: datetime | None = None) -> Tester:
     Delayed tasks and retries wait for the clock: after `clock.advance()`, the next enqueue or `drain()` runs them.
     """
     return Tester(engine, is_inline=True, now=now)
+
+
+def use(engine: Engine, url: str | None = None) -> Use:
+    """Put the engine on another database for the duration of an `async with` or a `with`, which gets the engine.
+
+    Without a URL, or with `memory://`, that is the store of `memory`. `sqlite://` is a temporary file, and a
+    `postgresql://` URL without `schema` a new schema in that database; both are deleted at the end of the block. A URL
+    that names a file or a schema is used as it is. On these, workers run tasks, as in the program.
+    """
+    return Use(engine, url)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
+from typing import Final
 
 from synergon.engine import Engine
 from synergon.errors import SynergonError
@@ -38,7 +39,7 @@ class Drain:
     cannot run."""
 
     def __init__(self, engine: Engine, store: Store, clock: Clock, *, context: Context, limit: int) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: Final = asyncio.get_running_loop()
         self._store = store
         self._limit = limit
         self._waits: list[Wait] = []
@@ -56,8 +57,9 @@ class Drain:
             logger,
             waiters=self,
             timeouts=Timeouts(settings.timeout, engine.timeout_for, logger),
-            schedules=engine.declared_schedules,
-            subscribers=engine.subscribers,
+            schedules=engine._declared_schedules,
+            subscribers=engine._subscribers,
+            server_subscribers=engine._server_subscribers,
         )
         self._runner = self._node.runner
         self._runner.context = context

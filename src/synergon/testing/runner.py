@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from synergon.context import Context
-from synergon.errors import TaskFailed
+from synergon.errors import BatchErrors, TaskFailed
 from synergon.model.claims import Claim
 from synergon.model.outcomes import ErrorRecord, Failed, Outcome, Refused, Retrying
 from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt
-from synergon.node.attempts.outcomes import find_control
+from synergon.node.attempts.outcomes import find_control, outcome_of_item
 from synergon.node.attempts.runner import Runner
 
 running_task: Final[ContextVar[int | None]] = ContextVar("running_task", default=None)
@@ -55,7 +55,7 @@ class TestRunner(Runner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.context = contextvars.copy_context()
+        self.context: contextvars.Context = contextvars.copy_context()
         """The test's context variables, which task functions see."""
         self.ran: dict[int, None] = {}
         """The started and expired tasks, in order."""
@@ -67,7 +67,7 @@ class TestRunner(Runner):
 
     async def run(self, attempt: Attempt) -> None:
         """Run an attempt in a copy of the test's context."""
-        self.ran[attempt.claim.id] = None
+        self.ran.update(dict.fromkeys(item.claim.id for item in attempt.items))
         context = self.context.copy()
         context.run(running_task.set, attempt.claim.id)
         task = self._loop.create_task(super().run(attempt), name="synergon-test-function", context=context)
@@ -93,14 +93,26 @@ class TestRunner(Runner):
     async def _execute(self, attempt: Attempt) -> Outcome:
         outcome = await super()._execute(attempt)
         raised = self._raised.pop(attempt.claim.id, None)
+        for item in attempt.items:
+            self._note_failure(item, outcome_of_item(item, outcome), _raised_for(item, attempt, raised))
+        return outcome
+
+    def _note_failure(self, attempt: Attempt, outcome: Outcome, raised: BaseException | None) -> None:
         is_wished = raised is not None and find_control(raised) is not None
         if isinstance(outcome, Failed | Refused | Retrying) and not is_wished:
-            kept = raised if isinstance(raised, Exception) and attempt.stop is None else None
-            self.failures.append(Failure(attempt, outcome.error, kept))
-        return outcome
+            is_stopped = (attempt.leader or attempt).stop is not None
+            own_error = raised if isinstance(raised, Exception) and not is_stopped else None
+            self.failures.append(Failure(attempt, outcome.error, own_error))
 
     def _outcome_of(
         self, attempt: Attempt, context: Context | None, value: Any, error: BaseException | None
     ) -> Outcome:
         self._raised[attempt.claim.id] = error
         return super()._outcome_of(attempt, context, value, error)
+
+
+def _raised_for(item: Attempt, execution: Attempt, raised: BaseException | None) -> BaseException | None:
+    """What the task function raised for this item of a batch."""
+    if not (execution.is_batch and isinstance(raised, BatchErrors)):
+        return raised
+    return raised.errors.get(execution.included.index(item)) if item.fixed_outcome is None else None

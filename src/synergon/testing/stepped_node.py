@@ -35,12 +35,12 @@ class SteppedNode(Node):
 
     async def start(self) -> None:
         """Register the node. Nothing renews its lease: the caller has given it one that does not end."""
-        self._ledger.totals |= await self._executor.resources()
+        self.ledger.totals |= await self._executor.resources()
         await self.schedules.declare()
         await self.membership.join(f"test-{next(_numbers)}")
         self._duties = [
-            Duty("completer", self.completer.step, self._clock, self._logger),
-            Duty("reports", self.completer.report_now, self._clock, self._logger),
+            Duty("completer", self.completer.step, self.clock, self._logger, self.outage),
+            Duty("reports", self.completer.report_now, self.clock, self._logger, self.outage),
         ]
         for duty in self._duties:
             duty.start()
@@ -81,6 +81,7 @@ class SteppedNode(Node):
         await self._callbacks.wait_ended()
         for duty in self._duties:
             await duty.stop()
+        await self.statistics.close()
         await self.membership.leave()
         await self.slots.close()
         await self._executor.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -11,19 +11,20 @@ from synergon.model.claims import CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock
 from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
-from synergon.model.limits import NewServer
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS
 from synergon.model.schedules import NewSchedule, ScheduleRun
 from synergon.model.task_records import TaskRecord
-from synergon.model.tasks import Insertion, Moved, NewTask, Reprioritizing, Rescheduling
+from synergon.model.tasks import Insertion, Moved, NewTask
+from synergon.stores.base_store import Arguments, Result, StoreCall
 from synergon.stores.memory import MemoryStore
 from synergon.stores.memory.row import Row, record_of
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
-from synergon.stores.rules import schedules
+from synergon.stores.rules import insert, schedules
 from synergon.stores.session import drive
+from synergon.testing.caller_transactions import CallerTransactions
 
 if TYPE_CHECKING:
     from synergon.testing.tester import Tester
@@ -41,6 +42,18 @@ class TablesWithoutRequirements(Tables):
         super().replace(row, replace(task, requirements=KIND_DEFAULT) if task.requirements else task, run_at, now)
 
 
+def wakes(call: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
+    """The call of a store that may make tasks due, after which it wakes the drain. The calls of the drain itself do not
+    wake it, so that it ends."""
+
+    async def call_and_wake(store: TestStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        answer = await call(store, *arguments, **named)
+        store.tester.store_changed()
+        return answer
+
+    return call_and_wake
+
+
 class TestStore(MemoryStore):
     """The store of one test. Every connection of the engine under test uses it."""
 
@@ -52,9 +65,10 @@ class TestStore(MemoryStore):
         tester: Tester,
     ) -> None:
         super().__init__(clock=clock)
-        self._tester = tester
+        self.tester = tester
         self._tables = TablesWithoutRequirements()
         self._session = Session(self._tables)
+        self._caller_transactions = CallerTransactions()
 
     async def open(self) -> None:
         """Does nothing: the store exists from the start."""
@@ -96,65 +110,74 @@ class TestStore(MemoryStore):
     async def insert(self, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Store all of `tasks` or none, and notify the tester."""
         inserted = await super().insert(tasks)
-        await self._tester.note_inserted([insertion.id for insertion in inserted])
+        await self.tester.note_inserted([insertion.id for insertion in inserted])
         return inserted
+
+    async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """Store tasks when the transaction on the caller's connection commits; at once, if its commit cannot be
+        noticed."""
+        inserted = self.insert_on_sync(connection, tasks)
+        if not self._caller_transactions.can_wait(connection):
+            await self.tester.note_inserted([insertion.id for insertion in inserted])
+        return inserted
+
+    def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
+        """`insert_on` for a caller without an event loop."""
+        if not self._caller_transactions.can_wait(connection):
+            return self._insert_now(tasks)
+        with self._transaction() as (tables, _):
+            is_key_taken = any(tables.holder(task) is not None for task in tasks)
+            first = tables.last_id + 1
+            tables.last_id += 0 if is_key_taken else len(tasks)
+        if is_key_taken:
+            return self._insert_now(tasks)
+        self._caller_transactions.when_committed(connection, lambda: self._insert_as(first, tasks))
+        states = [State.READY if task.run_at is None and task.delay is None else State.SCHEDULED for task in tasks]
+        return [Insertion(task_id, True, state) for task_id, state in enumerate(states, first)]
+
+    async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        """Store a flow at once, whatever becomes of the caller's transaction."""
+        self._caller_transactions.can_wait(connection)
+        return await self.open_group(new)
+
+    def open_group_on_sync(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        """`open_group_on` for a caller without an event loop."""
+        self._caller_transactions.can_wait(connection)
+        opened = drive(super().open_group(new))
+        self.tester.store_changed()
+        return opened
+
+    def _insert_now(self, tasks: Sequence[NewTask]) -> list[Insertion]:
+        inserted = drive(super().insert(tasks))
+        self.tester.store_changed()
+        return inserted
+
+    def _insert_as(self, first: int, tasks: Sequence[NewTask]) -> None:
+        drive(self._transact(_insert_as, first, tasks))
+        self.tester.store_changed()
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
         """Cancel tasks: end those that do not run, and request the end of running attempts."""
         moved = await super().cancel(ids, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
-                self._tester.cancel_running(move.id)
-        self._tester.store_changed()
+                self.tester.cancel_running(move.id)
+        self.tester.store_changed()
         return moved
 
-    async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Delete tasks that are not running, and wake the drain."""
-        moved = await super().delete(ids)
-        self._tester.store_changed()
-        return moved
-
-    async def set_priority(self, changes: Sequence[Reprioritizing]) -> list[Moved]:
-        """Change the priority of live tasks that are not running and not commands, and wake the drain."""
-        moved = await super().set_priority(changes)
-        self._tester.store_changed()
-        return moved
-
-    async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Run final tasks again, and wake the drain."""
-        moved = await super().retry(ids)
-        self._tester.store_changed()
-        return moved
-
-    async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
-        """Change when tasks are due, and wake the drain."""
-        moved = await super().reschedule(changes)
-        self._tester.store_changed()
-        return moved
-
-    async def resume(self, queues: Sequence[str]) -> list[bool]:
-        """Resume paused queues, and wake the drain. False for a queue that was not paused."""
-        resumed = await super().resume(queues)
-        self._tester.store_changed()
-        return resumed
-
-    async def set_limit(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit, and wake the drain. False if the limit is not declared."""
-        is_known = await super().set_limit(name, value)
-        self._tester.store_changed()
-        return is_known
-
-    async def set_servers(self, provider: str, servers: Sequence[NewServer]) -> bool:
-        """Replace the pool of a provider, and wake the drain. False if the provider is not declared."""
-        is_known = await super().set_servers(provider, servers)
-        self._tester.store_changed()
-        return is_known
+    delete = wakes(MemoryStore.delete)
+    set_priority = wakes(MemoryStore.set_priority)
+    retry = wakes(MemoryStore.retry)
+    reschedule = wakes(MemoryStore.reschedule)
+    resume = wakes(MemoryStore.resume)
+    set_limit = wakes(MemoryStore.set_limit)
+    set_servers = wakes(MemoryStore.set_servers)
 
     async def open_group(self, group: NewGroup) -> OpenedGroup:
         """Store a group and its tasks, and notify the tester."""
         opened = await super().open_group(group)
         then = () if opened.then is None else (opened.then,)
-        await self._tester.note_inserted([insertion.id for insertion in (*opened.insertions, *then)])
+        await self.tester.note_inserted([insertion.id for insertion in (*opened.insertions, *then)])
         return opened
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> list[Moved]:
@@ -162,23 +185,23 @@ class TestStore(MemoryStore):
         moved = await super().cancel_group(group_id, why)
         for move in moved:
             if move.done and move.state is State.RUNNING:
-                self._tester.cancel_running(move.id)
-        self._tester.store_changed()
+                self.tester.cancel_running(move.id)
+        self.tester.store_changed()
         return moved
 
     async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
         """Create one more task of a schedule."""
         run = await super().run_schedule(name, who)
         if run is not None and run.task is not None:
-            await self._tester.note_inserted([run.task.id])
+            await self.tester.note_inserted([run.task.id])
         return run
 
     async def act(self, order: NewAction) -> AuditRecord:
         """Carry out an operator action and record it, and wake the drain."""
         given = await super().act(order)
         if order.verb == "cancel" and given.outcome == "cancel requested":
-            self._tester.cancel_running(int(order.subject))
-        self._tester.store_changed()
+            self.tester.cancel_running(int(order.subject))
+        self.tester.store_changed()
         return given
 
 
@@ -187,3 +210,16 @@ def _without_requirements(request: ClaimRequest) -> ClaimRequest:
     return replace(
         request, kinds=tuple(replace(kind_request, requirements=NO_REQUIREMENTS) for kind_request in request.kinds)
     )
+
+
+async def _insert_as(session: Session, first: int, tasks: Sequence[NewTask]) -> None:
+    """Insert tasks under ids that they were given before."""
+    tables = session.tables
+    last_id, tables.last_id = tables.last_id, first - 1
+    try:
+        await insert.insert(session, tasks)
+    finally:
+        tables.last_id = last_id
+    in_order = sorted(tables.rows.items())
+    tables.rows.clear()
+    tables.rows.update(in_order)

@@ -1,17 +1,16 @@
-"""The tester of an engine: replaces the engine's ports for the duration of a block, then restores them."""
+"""The tester of an engine: runs its tasks in a private store for the duration of a block."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from contextvars import copy_context
-from dataclasses import fields, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
-from synergon.client.ports import Ports
 from synergon.engine import Engine
 from synergon.errors import OptionError, SynergonError
 from synergon.model.task_records import TaskRecord
@@ -22,7 +21,9 @@ from synergon.testing.drain import Drain
 from synergon.testing.runner import running_task
 from synergon.testing.standby import PromptWaiters, StandbyNode, why_not_ended
 from synergon.testing.store import TestStore
+from synergon.testing.substitution import Substitution, TestPorts, check_engine, close_sync, original_ports
 from synergon.testing.wanted import Wanted, kind_of, listing, wanted
+from synergon.worker import enter_lifespans
 
 MOST_ATTEMPTS: Final = 10_000
 """How many attempts one drain runs at most. More means that tasks enqueue each other without end."""
@@ -38,16 +39,14 @@ class Tester:
     __test__ = False  # not a test class, despite its name
 
     def __init__(self, engine: Engine, *, is_inline: bool, now: datetime | None) -> None:
-        if not isinstance(engine, Engine):
-            raise OptionError(f"a test needs an Engine, got {engine!r}; if your app makes it later, pass that one")
-        self.engine = engine
-        self.clock = ManualClock(now)
+        self.engine: Final = check_engine(engine)
+        self.clock: Final = ManualClock(now)
         self._is_inline = is_inline
         self._store = TestStore(self.clock, self)
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
-        self._taken: Ports | None = None
-        """The engine's original ports, while the block runs. None otherwise."""
+        self._substitution: Substitution | None = None
+        """What the engine had before the block. None outside of it."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"
@@ -82,10 +81,13 @@ class Tester:
         drain = Drain(self.engine, self._store, self.clock, context=self._context, limit=limit)
         self._drains[drain.loop] = drain
         try:
-            await drain.run()
+            async with AsyncExitStack() as stack:
+                self.engine.import_modules()
+                await enter_lifespans(self.engine, stack)
+                await drain.run()
         finally:
             del self._drains[drain.loop]
-            self.engine.waiters.wake_followers()
+            self.engine._waiters.wake_followers()
         return drain
 
     @staticmethod
@@ -193,37 +195,32 @@ class Tester:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.engine.sync_bridge.close()
+            close_sync(self.engine, is_failed=error is not None)
         finally:
             self._give_back()
-        if error is None and self.engine.connection.is_open:
-            raise SynergonError("the code under test has left the engine connected; close it before the block ends")
 
     def _take_over(self) -> None:
         engine = self.engine
-        if isinstance(engine.clock, ManualClock):
-            raise SynergonError(f"{engine!r} is under test already; one block at a time")
-        if engine.connection.is_open:
-            raise SynergonError(
-                f"{engine!r} is connected already; begin the test first, and let the code under test connect inside it"
-            )
-        ports = engine.ports
-        self._taken = replace(ports)
-        ports.clock = self.clock
-        ports.make_store = lambda _url: self._store
-        ports.make_transport = lambda _settings: None
-        ports.make_node = functools.partial(StandbyNode, tester=self)
-        ports.make_waiters = functools.partial(PromptWaiters, tester=self)
-        self._store.declare_now(list(engine.declared_schedules.values()))
+        if self._substitution is not None:
+            raise SynergonError(f"{self!r} has begun already; make another one for a block inside of it")
+        ports = TestPorts(
+            original=original_ports(engine),
+            clock=self.clock,
+            make_store=lambda _url: self._store,
+            make_transport=lambda _settings: None,
+            make_node=functools.partial(StandbyNode, tester=self),
+            make_waiters=functools.partial(PromptWaiters, tester=self),
+        )
+        self._substitution = Substitution(engine, ports)
+        self._store.declare_now(list(engine._declared_schedules.values()))
 
     def _give_back(self) -> None:
-        if self._taken is not None:
-            for port in fields(Ports):
-                setattr(self.engine.ports, port.name, getattr(self._taken, port.name))
-        self._taken = None
+        if self._substitution is not None:
+            self._substitution.end()
+        self._substitution = None
 
     def _reject_unless_open(self) -> None:
-        if self._taken is None:
+        if self._substitution is None:
             raise SynergonError("drain() works inside the block of testing.memory() or testing.inline() only")
 
     def why_not_ended(self, record: TaskRecord) -> str:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from synergon import Context, Engine
+from synergon import Batch, Context, Engine
 
 engine = Engine()
 
@@ -137,3 +137,23 @@ async def enqueue_from_process(label: str) -> str:
 @engine.task(runs_in="process")
 def enqueue_from_process_without_a_loop(label: str) -> str:
     return echo.enqueue_sync(label).result_sync(timeout=30)
+
+
+# ------------------------------------------------------------ batches
+
+
+@engine.task(batch=Batch(size=10, wait=0.2))
+def batched(labels: list[str], ctx: Context) -> list[str]:
+    """End all items, unless one of them is poisonous: then the process dies before any of them has ended."""
+    write_down("begins", labels[0], ctx)
+    if any(label.startswith("poison") for label in labels):
+        os.kill(os.getpid(), signal.SIGKILL)
+    for label in labels:
+        write_down("ends", label, ctx)
+    return labels
+
+
+@engine.task(batch=Batch(size=10, wait=0.2), runs_in="process")
+def batched_in_process(labels: list[str], ctx: Context) -> list[str]:
+    """The same in a child process."""
+    return batched(labels, ctx) or []

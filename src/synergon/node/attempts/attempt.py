@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from synergon.context import AttemptLink, Context, OpenTransaction
 from synergon.errors import PayloadError, SynergonError
+from synergon.model.attempts import BatchItem, UnfinishedTask
 from synergon.model.claims import Claim
-from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Progress, Retrying, Succeeded
-from synergon.options.overrides import RunsIn
+from synergon.model.dependencies import Dependency
+from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Progress, Retrying, ServerFault, Succeeded
+from synergon.options.overrides import Overrides, RunsIn
 from synergon.policies import Retry
 from synergon.providers.server import Server
 from synergon.stores.base import TaskTransaction
 from synergon.task import AnyTask
 
 if TYPE_CHECKING:
+    from synergon.model.tracer import Tracer
+    from synergon.node.attempts.dependency_results import DependencyReader
     from synergon.node.attempts.task_transaction import NodeTaskTransaction
     from synergon.node.processes.child_pool import ChildRun
 
@@ -36,6 +44,8 @@ class Stop(Enum):
     CORDON = auto()
     PREEMPTED = auto()
     """The attempt yields to an urgent task."""
+    NO_CHILD = auto()
+    """The task was claimed ahead, and no child process has become free for it in time."""
 
 
 class Attempt:
@@ -48,15 +58,24 @@ class Attempt:
         "claim",
         "cost",
         "deadline",
+        "dependencies",
+        "dependency_error",
         "extended_by",
+        "fixed_outcome",
         "has_begun",
         "has_seen_stop",
+        "held_back_by",
+        "is_discarded",
         "is_isolated",
         "is_own_fault",
         "is_suspect",
         "is_unreadable",
+        "leader",
         "limit_key",
+        "members",
         "misfit",
+        "outcome",
+        "overrides",
         "progress",
         "protected_until",
         "retry",
@@ -66,55 +85,81 @@ class Attempt:
         "started_at",
         "stop",
         "task_type",
+        "thread",
         "timeout",
         "transaction",
+        "waits_for_child",
     )
 
     def __init__(self, claim: Claim, task_type: AnyTask) -> None:
-        self.claim = claim
-        self.task_type = task_type
+        self.claim: Claim = claim
+        self.task_type: Final = task_type
         self.runs_in: RunsIn = task_type.policy.runs_in
         self.retry: Retry = task_type.policy.retry
         self.timeout: float | None = None
         self.cost: Mapping[str, int] = task_type.weight.cost
         """The capacity that the attempt uses: resources, and a child process if its task function runs in one."""
         self.stop: Stop | None = None
-        self.has_begun = False
+        self.has_begun: bool = False
         """Whether the task function has started. Before that, the task can be handed back as if it had never been
         claimed."""
-        self.has_seen_stop = False
+        self.has_seen_stop: bool = False
         """Whether the task function knows of the request to end. What it returns then is not a result."""
         self.asyncio_task: asyncio.Task[Any] | None = None
         """Set while an `async` task function runs."""
+        self.thread: threading.Thread | None = None
+        """The thread that runs the task function, set and cleared by that thread."""
         self.child: ChildRun | None = None
+        self.waits_for_child: bool = False
+        """Whether the task was claimed ahead and waits for a child process to become free."""
         self.deadline: float | None = None
         """By the event loop's clock, while the task function runs."""
-        self.extended_by = 0
+        self.extended_by: int = 0
         """Microseconds of the extensions in the task's row that its timeout includes."""
         self.progress: Progress | None = None
         """Progress that the task function has reported and that is not written yet."""
         self.server: Server | None = None
         self.capacity_wait: asyncio.Future[None] | None = None
         """Set while the attempt waits for capacity after its claim."""
-        self.protected_until = 0.0
+        self.protected_until: float = 0.0
         """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
         self.scheduled_for: int | None = None
         """The nominal moment of the occurrence for which a schedule created the task."""
-        self.started_at = 0.0
-        """When the attempt started, by the monotonic clock. Set only for kinds with hooks, which get the duration."""
+        self.overrides: Overrides | None = None
+        """The options of its call, if there are any."""
+        self.dependencies: tuple[Dependency, ...] = ()
+        """What the task depends on, read before the task function starts, if the function or its arguments need it."""
+        self.dependency_error: BaseException | None = None
+        """Why the dependencies could not be read. None if they were read, or are not needed."""
+        self.held_back_by: DependencyReader | None = None
+        """Set while the dependencies are being read, before the attempt is submitted to a slot."""
+        self.started_at: float = 0.0
+        """When the attempt started, by the monotonic clock. Set only for kinds with hooks or an `on_final_failure`
+        function, which get the duration."""
         self.transaction: NodeTaskTransaction | None = None
         self.misfit: PayloadError | None = None
         """Why the attempt cannot run: its options or arguments do not fit the task function. None if they do."""
-        self.is_own_fault = False
+        self.is_own_fault: bool = False
         """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
-        self.is_unreadable = False
+        self.is_unreadable: bool = False
         """Whether the row of the task is damaged, so that no other node could run the task either."""
-        self.is_suspect = False
+        self.is_suspect: bool = False
         """The process of the last attempt died. If this one runs in a child process, that runs no other task."""
-        self.is_isolated = False
+        self.is_isolated: bool = False
         """The attempt runs in a child process only because the task is a suspect."""
         self.limit_key: str | None = None
         """The limit key of the task, if its producer could not compute it. The attempt then only assigns the key."""
+        self.members: list[Attempt] = []
+        """The other items of the batch that this attempt leads. The leader alone has the slot, the capacity and the
+        deadline; its members have a claim and an outcome of their own."""
+        self.leader: Attempt | None = None
+        """The attempt that leads the batch of this member. None for a leader, and for a task that runs alone."""
+        self.is_discarded: bool = False
+        """Whether the task was cancelled while its batch runs: its result is discarded."""
+        self.fixed_outcome: Outcome | None = None
+        """The outcome of an item that is left out of its batch, because its payload does not fit."""
+        self.outcome: Outcome | None = None
+        """The outcome of a member. None if it is that of its leader."""
 
     @property
     def is_uninterruptible(self) -> bool:
@@ -125,6 +170,41 @@ class Attempt:
     def max_attempts(self) -> int:
         """The maximum number of attempts: that of the task's row, otherwise that of its retry policy."""
         return self.claim.max_attempts or self.retry.attempts
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the task function takes a list of items."""
+        return self.task_type.policy.batch is not None
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """The tracer of the engine. None if it is not traced."""
+        return self.task_type.engine._connection.tracer
+
+    @property
+    def items(self) -> list[Attempt]:
+        """The attempts of all tasks that run with this one, which comes first."""
+        return [self, *self.members]
+
+    @property
+    def included(self) -> list[Attempt]:
+        """The items that are in the list that the task function gets."""
+        return [item for item in self.items if item.fixed_outcome is None]
+
+    @property
+    def batch_items(self) -> tuple[BatchItem, ...]:
+        """The items that the task function gets, as it sees them. Empty if it does not run batches."""
+        if not self.is_batch:
+            return ()
+        claims = (item.claim for item in self.included)
+        return tuple(BatchItem(task_id=one.id, attempt=one.attempts, meta_json=one.meta) for one in claims)
+
+    def cancel(self) -> None:
+        """Discard the result of this task. The task function is asked to end if that concerns all of its items."""
+        self.is_discarded = True
+        execution = self.leader or self
+        if all(item.is_discarded for item in execution.items):
+            execution.ask_to_stop(Stop.CANCEL)
 
     def ask_to_stop(self, why: Stop) -> None:
         """Request the end of the attempt. A coroutine is cancelled, and a child process is killed; a function in a
@@ -137,6 +217,8 @@ class Attempt:
             self.asyncio_task.cancel()
         if self.child is not None:
             self.child.kill()
+        if self.held_back_by is not None:
+            self.held_back_by.let_go(self)
 
     def request_hand_back(self) -> None:
         """Note that a cordoned node wants the task function to end, and that the function knows it. Nothing is
@@ -145,10 +227,18 @@ class Attempt:
             self.stop = Stop.CORDON
         self.has_seen_stop = True
 
+    def unfinished(self) -> UnfinishedTask:
+        """What runs the task function, and where it is."""
+        thread = self.thread
+        frame = None if thread is None else sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented
+        location = None if frame is None else location_of(frame)
+        name = None if thread is None else thread.name
+        return UnfinishedTask(id=self.claim.id, kind=self.claim.kind, thread=name, location=location)
+
     def fenced(self, outcome: Outcome) -> FencedOutcome:
         """The outcome with the fence of the claim, for the store."""
         claim = self.claim
-        if not self.task_type.is_limited and claim.group_id is None:
+        if not self.task_type.is_limited and claim.group_id is None and not claim.has_dependents:
             return FencedOutcome(id=claim.id, claim_no=claim.claim_no, outcome=outcome, progress=self.progress)
         is_well = None if self.server is None else self._is_server_well(outcome)
         return FencedOutcome(
@@ -158,6 +248,7 @@ class Attempt:
             progress=self.progress,
             limit_key=claim.limit_key,
             group_id=claim.group_id,
+            has_dependents=claim.has_dependents,
             server=(self.server.provider, self.server.address) if self.server and is_well is not None else None,
             is_server_well=is_well is not False,
             slot=claim.slot,
@@ -167,8 +258,12 @@ class Attempt:
     def _is_server_well(self, outcome: Outcome) -> bool | None:
         """Whether the outcome shows that the server is healthy. None if it shows neither."""
         match outcome:
-            case Succeeded():
+            case Succeeded() if not self.task_type.is_command:
                 return True
+            case _ if self.task_type.is_command:  # a command repairs a server, or takes it down
+                return None
+            case ServerFault():
+                return False
             case Failed() | Retrying():
                 return None if self.is_own_fault else False
             case _:  # a crash is a failure of this process, anything else one of the task
@@ -191,6 +286,17 @@ class LocalLink(AttemptLink):
             self._attempt.has_seen_stop = True
             return True
         return False
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """The tracer of the engine."""
+        return self._attempt.tracer
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why the end of the attempt was requested."""
+        stop = self._attempt.stop
+        return None if stop is None else stop.name.lower()
 
     def report(self, progress: Progress) -> None:
         """Pass progress to the node, which writes it to the store."""
@@ -255,6 +361,12 @@ class Services(ABC):
         """Open a transaction of the store."""
 
 
+def location_of(frame: FrameType) -> str:
+    """The line that a thread executes, as text."""
+    last = traceback.extract_stack(frame)[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}"
+
+
 def context_of(attempt: Attempt, link: AttemptLink) -> Context:
     """The context that the task function gets."""
     claim = attempt.claim
@@ -269,4 +381,6 @@ def context_of(attempt: Attempt, link: AttemptLink) -> Context:
         meta=claim.meta,
         server=attempt.server,
         scheduled_for=attempt.scheduled_for,
+        dependencies=attempt.dependencies,
+        items=attempt.batch_items,
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from synergon.model.claims import Claim
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import Progress
+from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt, Services
 from synergon.node.attempts.completer import Completer
 from synergon.node.attempts.deadlines import Deadlines
@@ -49,16 +51,12 @@ class AttemptServices(Services):
 
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still current in the store, and neither the store nor this node wants the attempt to
-        end."""
+        end. Of a batch: whether that is so for one of its tasks."""
         if not self._may_go_on(attempt):
             return False
-        (record,) = await self._store.get([attempt.claim.id])
-        return (
-            record is not None
-            and record.state is State.RUNNING
-            and record.claim_no == attempt.claim.claim_no
-            and not record.cancel_requested
-        )
+        claims = [item.claim for item in attempt.items]
+        records = await self._store.get([claim.id for claim in claims])
+        return any(map(_is_current, claims, records))
 
     def _may_go_on(self, attempt: Attempt) -> bool:
         """Whether this node knows no reason to end the task function. If the node is cordoned and the task may be
@@ -71,3 +69,12 @@ class AttemptServices(Services):
         """Open a transaction of the store. It is rolled back after `hold_seconds`, before its locks could endanger the
         lease."""
         return await self._store.begin(self._hold_seconds)
+
+
+def _is_current(claim: Claim, record: TaskRecord | None) -> bool:
+    return (
+        record is not None
+        and record.state is State.RUNNING
+        and record.claim_no == claim.claim_no
+        and not record.cancel_requested
+    )

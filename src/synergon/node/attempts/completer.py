@@ -17,15 +17,18 @@ from typing import Final
 
 import msgspec
 
-from synergon.errors import DataRejected, StoreError
+from synergon.errors import DataRejected, StoreError, StoreUnavailable
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Failed, FencedOutcome, Refused, Report, Succeeded, Verdict
+from synergon.model.outcomes import Failed, FencedOutcome, Refused, Report, ServerFault, Succeeded, Verdict
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.hooks import Hooks
 from synergon.node.duty import pause_after
+from synergon.node.metrics import Metrics
 from synergon.node.signals import Signals
+from synergon.node.store_outage import StoreOutage
+from synergon.policies import SERVER_FAILURE_LIMIT
 from synergon.stores.base import Store
 
 BATCH: Final = 1000
@@ -46,12 +49,15 @@ class Completer:
         logger: logging.LoggerAdapter[logging.Logger],
         signals: Signals,
         hooks: Hooks,
+        outage: StoreOutage,
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._logger = logger
         self._signals = signals
         self._hooks = hooks
+        self._outage = outage
         self._pending: list[FencedOutcome] = []
         """Outcomes that the completer writes itself and that have no verdict yet. Those that are being written come
         first."""
@@ -65,10 +71,11 @@ class Completer:
         self._reports: dict[int, Attempt] = {}
         self._overdue: dict[int, Attempt] = {}
         self._report_event = asyncio.Event()
-        self.is_store_failing = False
-        self.stale = 0
+        self.is_store_failing: bool = False
+        self.stale: int = 0
         """The number of stale outcomes."""
-        self.finished = 0
+        self.finished: int = 0
+        self._metrics = metrics or Metrics()
 
     def add(self, fenced: FencedOutcome) -> None:
         """Queue an outcome: for the next exchange if its kind is one of the exchanged kinds, otherwise for the next
@@ -102,7 +109,7 @@ class Completer:
         self._exchanging, self._exchangeable = self._exchangeable[:BATCH], self._exchangeable[BATCH:]
         return self._exchanging
 
-    def exchanged(self, verdicts: Iterable[Verdict]) -> None:
+    def exchanged(self, verdicts: Collection[Verdict]) -> None:
         """Handle the verdicts of the outcomes that `take_exchangeable` returned."""
         batch, self._exchanging = self._exchanging, []
         self.announce_all(batch, verdicts)
@@ -146,8 +153,9 @@ class Completer:
         self._event.clear()
         self._note_flushed()
 
-    def announce_all(self, batch: Collection[FencedOutcome], verdicts: Iterable[Verdict]) -> None:
+    def announce_all(self, batch: Collection[FencedOutcome], verdicts: Collection[Verdict]) -> None:
         """Handle the verdicts of a batch, and signal that its tasks have ended."""
+        self._metrics.note_finished(batch, verdicts)
         for fenced, verdict in zip(batch, verdicts, strict=True):
             self.announce(fenced, verdict)
         self._signals.ended([fenced.id for fenced in batch])
@@ -168,7 +176,7 @@ class Completer:
         self._report_event.clear()
         reports, self._reports = self._reports, {}
         overdue, self._overdue = self._overdue, {}
-        notes = [self._report(attempt, overdue) for attempt in {**reports, **overdue}.values()]
+        notes = [note for attempt in {**reports, **overdue}.values() for note in self._report(attempt, overdue)]
         try:
             await self._store.report(notes)
         except DataRejected:
@@ -180,21 +188,27 @@ class Completer:
     def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
         """Queue reports that could not be written again. Newer progress of an attempt replaces older."""
         for note in notes:
-            attempt = reports.get(note.id) or overdue[note.id]
-            attempt.progress = attempt.progress or note.progress
+            attempt = reports.get(note.id) or overdue.get(note.id)
+            if attempt is not None:  # else it is a member, whose leader has the progress
+                attempt.progress = attempt.progress or note.progress
         self._reports = {**reports, **self._reports}
         self._overdue = {**overdue, **self._overdue}
         self._report_event.set()
 
     @staticmethod
-    def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> Report:
-        claim, progress = attempt.claim, attempt.progress
+    def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> list[Report]:
+        """The reports of an attempt; those of a batch are about all of its tasks."""
+        progress, is_overdue = attempt.progress, attempt.claim.id in overdue
         attempt.progress = None
-        return Report(id=claim.id, claim_no=claim.claim_no, progress=progress, overdue=claim.id in overdue)
+        return [
+            Report(id=item.claim.id, claim_no=item.claim.claim_no, progress=progress, overdue=is_overdue)
+            for item in attempt.items
+        ]
 
     async def _write(self, batch: list[FencedOutcome]) -> list[Verdict]:
         failures = 0
         while True:
+            asked_at = self._clock.monotonic()
             try:
                 verdicts = await self._store.finish(batch)
             except Exception as error:
@@ -205,18 +219,28 @@ class Completer:
                     batch = [_rejected(batch[0], error)]
                 elif not self.is_store_failing:
                     self.is_store_failing = True
-                    self._logger.warning("%d outcomes wait for the store: %s", len(batch), error)
+                    self._log_outage(error, len(batch))
             else:
                 if self.is_store_failing:
-                    self._logger.info("the store is back, %d outcomes written", len(batch))
+                    self._outage.end()
+                    self._logger.debug("%d outcomes that waited for the store are written", len(batch))
                 self.is_store_failing = False
+                self._metrics.note_finish(self._clock.monotonic() - asked_at, len(batch))
                 return verdicts
             failures += 1
             await self._clock.sleep(pause_after(failures))
 
+    def _log_outage(self, error: Exception, waiting: int) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._outage.begin(error)
+            self._logger.debug("%d outcomes wait for the store", waiting)
+        else:  # such as a privilege that is missing
+            self._logger.warning("%d outcomes wait for the store: %s", waiting, error)
+
     def announce_now(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Handle a verdict that this completer did not receive itself: the success was committed by
         `ctx.transaction()`."""
+        self._metrics.note_finished((fenced,), (verdict,))
         self.announce(fenced, verdict)
         self._signals.permits_freed([verdict.kind])
         self._signals.ended([fenced.id])
@@ -224,14 +248,21 @@ class Completer:
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Count an outcome, call the hooks, and signal to the other parts of the node what the verdict means for
         them."""
+        if isinstance(fenced.outcome, ServerFault) and verdict.state in (State.FAILED, State.SCHEDULED):
+            fenced = self._charged(fenced, fenced.outcome)
         self.finished += 1
         if self._hooks.open or self._hooks.feed.open:
             self._hooks.finished(fenced, verdict)
         if verdict.released:
             self._signals.ready(verdict.released)
-            self._signals.due_in(0.0)
+            if verdict.has_scheduled:
+                self._signals.due_in(0.0)
+        if verdict.ended:
+            self._signals.expired(verdict.ended)
         if not fenced.is_server_well:  # the server may back off now, and the alarm must know when that ends
             self._signals.due_in(0.0)
+        if verdict.servers:
+            self._signals.servers_changed(verdict.servers)
         if verdict.state is _SUCCEEDED and not verdict.child_ids:
             return
         match verdict.state:
@@ -251,12 +282,28 @@ class Completer:
                     fenced.id,
                     extra={"task_id": fenced.id},
                 )
+            case State.WAITING:  # its batch may be due later
+                self._signals.due_in(0.0)
             case State.SCHEDULED:
                 self._signals.due_in(getattr(fenced.outcome, "delay", 0) / 1_000_000)
         if verdict.child_ids and isinstance(fenced.outcome, Succeeded):
             self._announce_children(fenced.outcome)
 
+    def _charged(self, fenced: FencedOutcome, outcome: ServerFault) -> FencedOutcome:
+        """The outcome of a task that has blamed servers too often, as the store has applied it."""
+        is_final = isinstance(outcome.otherwise, Failed)
+        self._logger.log(
+            logging.ERROR if is_final else logging.WARNING,
+            "task %d has blamed its servers %d times; %s",
+            fenced.id,
+            SERVER_FAILURE_LIMIT,
+            "it has failed for good" if is_final else "from now on this costs it attempts",
+            extra={"task_id": fenced.id},
+        )
+        return msgspec.structs.replace(fenced, outcome=outcome.otherwise)
+
     def _announce_children(self, outcome: Succeeded) -> None:
+        self._metrics.note_accepted(outcome.children)
         self._signals.ready([child.kind for child in outcome.children])
         self._signals.children(outcome.children)
         self._signals.due_in(0.0)

@@ -17,9 +17,10 @@ import msgspec
 
 from synergon.context import Context
 from synergon.errors import PayloadError, SynergonError
-from synergon.model.outcomes import Crashed, Failed, HandedBack, Outcome, Refused, Retrying, Succeeded
+from synergon.model.outcomes import Crashed, Failed, HandedBack, Outcome, Refused, Retrying, ServerFault, Succeeded
 from synergon.node.attempts.attempt import Attempt, Stop
 from synergon.node.attempts.deadlines import Deadlines
+from synergon.node.attempts.outcomes import outcome_of_item
 from synergon.options.middleware_checks import CallNext
 
 End = tuple[Any, BaseException | None]
@@ -46,7 +47,7 @@ class MiddlewareChain:
         self._is_left = asyncio.Event()
         self._is_over = False
         self._last_moment: asyncio.TimerHandle | None = None
-        self.has_left_function = False
+        self.has_left_function: bool = False
         """Whether middleware returned while the task function ran. The function was then ended."""
 
     async def run(self, function: TaskFunction) -> End:
@@ -173,18 +174,25 @@ class ChildFunctionEnded(Exception):
     """Raised by `call_next` if a task function in a child process ended without a result."""
 
     def __init__(self, outcome: Outcome) -> None:
-        error = outcome.error if isinstance(outcome, Failed | Retrying | Crashed) else None
+        error = outcome.error if isinstance(outcome, Failed | Retrying | Crashed | ServerFault) else None
         super().__init__(type(outcome).__name__ if error is None else f"{error.type}: {error.message}")
         self.outcome = outcome
 
 
 def _value_of(attempt: Attempt, outcome: Succeeded) -> Any:
-    """The result in the return type of the task function; as plain JSON if it does not match that type."""
-    result = outcome.result or b"null"
+    """The result in the return type of the task function; as plain JSON if it does not match that type. Of a batch, the
+    list of the results of its items, with None for those that have none."""
+    if attempt.is_batch:
+        ends = [outcome_of_item(item, outcome) for item in attempt.included]
+        return [_decoded(attempt, end.result) if isinstance(end, Succeeded) else None for end in ends]
+    return _decoded(attempt, outcome.result)
+
+
+def _decoded(attempt: Attempt, result: bytes | None) -> Any:
     try:
-        return attempt.task_type.signature.decode_result(result)
+        return attempt.task_type.signature.decode_result(result or b"null")
     except PayloadError:
-        return msgspec.json.decode(result)
+        return msgspec.json.decode(result or b"null")
 
 
 async def wrap_child(

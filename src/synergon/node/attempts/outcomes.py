@@ -4,14 +4,14 @@ it."""
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import msgspec
 
-from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, Snooze
+from synergon.errors import Cancel, Control, Discard, PayloadError, RetryAfter, ServerFailed, Snooze
 from synergon.model.claims import Claim
 from synergon.model.lifecycle import Reason
 from synergon.model.outcomes import (
@@ -23,10 +23,14 @@ from synergon.model.outcomes import (
     Outcome,
     Refused,
     Retrying,
+    ServerFault,
     Snoozed,
+    Succeeded,
 )
 from synergon.model.record import storable
+from synergon.model.tasks import NewTask
 from synergon.node.attempts.attempt import Attempt, Stop
+from synergon.node.attempts.batch_results import DescribedError, ItemEnd
 from synergon.options.durations import LONGEST_SECONDS, microseconds
 from synergon.stores.contention import RolledBack
 
@@ -42,14 +46,31 @@ PROTECTED_SECONDS: Final = 60.0
 """For how many seconds a task that has yielded is protected from preemption."""
 
 
+def of_each(attempt: Attempt, make: Callable[[Attempt], Outcome]) -> Outcome:
+    """The outcome of an attempt. If it leads a batch, also sets the outcomes of its members. An item that was left out
+    of the batch keeps its own."""
+    for member in attempt.members:
+        member.outcome = member.fixed_outcome or make(member)
+    return attempt.fixed_outcome or make(attempt)
+
+
+def of_all(attempt: Attempt, outcome: Outcome) -> Outcome:
+    """`of_each`, with one outcome for all items."""
+    return of_each(attempt, lambda _: outcome)
+
+
 def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
     """The outcome of an attempt that ended because this was requested (`attempt.stop`)."""
-    match attempt.stop:
+    return of_each(attempt, lambda item: _of_stop(item, attempt, node_id, chance))
+
+
+def _of_stop(attempt: Attempt, execution: Attempt, node_id: str, chance: Callable[[], float]) -> Outcome:
+    match execution.stop:
         case Stop.TIMEOUT:
             error = ErrorRecord(
                 attempt=attempt.claim.attempts,
                 type="Timeout",
-                message=f"the function ran longer than its timeout of {attempt.timeout:g} s",
+                message=f"the function ran longer than its timeout of {execution.timeout:g} s",
                 node_id=node_id,
             )
             return _failure(attempt, error, chance, last_reason=Reason.TIMEOUT)
@@ -62,8 +83,32 @@ def of_stop(attempt: Attempt, node_id: str, chance: Callable[[], float]) -> Outc
 
 
 def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a task function that raised."""
+    """The outcome of a task function that raised. In a batch, the error is that of every item."""
     control = find_control(error)
+    record = describe(error if control is None else control, attempt.claim.attempts, node_id)
+    return of_each(attempt, lambda item: _of_error(item, error, control, _numbered(record, item), chance))
+
+
+def of_item_error(item: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
+    """The outcome of one item of a batch, which alone has failed."""
+    control = find_control(error)
+    record = describe(error if control is None else control, item.claim.attempts, node_id)
+    return _of_error(item, error, control, record, chance)
+
+
+def _numbered(record: ErrorRecord, attempt: Attempt) -> ErrorRecord:
+    """The error, as that of this attempt."""
+    number = attempt.claim.attempts
+    return record if record.attempt == number else msgspec.structs.replace(record, attempt=number)
+
+
+def _of_error(
+    attempt: Attempt,
+    error: BaseException,
+    control: Control | None,
+    record: ErrorRecord,
+    chance: Callable[[], float],
+) -> Outcome:
     attempt.is_own_fault = control is not None or isinstance(error, PayloadError)
     match control:
         case Snooze(seconds=seconds):
@@ -71,11 +116,56 @@ def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Calla
         case Cancel():
             return Cancelled(why=storable(str(control)) or None)
         case Discard():
-            return Failed(reason=Reason.DISCARDED, error=describe(control, attempt.claim.attempts, node_id))
+            return Failed(reason=Reason.DISCARDED, error=record)
         case RetryAfter(seconds=seconds):
-            return _failure(attempt, describe(control, attempt.claim.attempts, node_id), chance, pause=seconds)
-        case _:
-            return _failure(attempt, describe(error, attempt.claim.attempts, node_id), chance)
+            return _failure(attempt, record, chance, pause=seconds)
+    is_retried = attempt.task_type.policy.retry.retries(error)
+    outcome = _failed(attempt, record, chance, is_retried=is_retried)
+    if isinstance(control, ServerFailed):
+        attempt.is_own_fault = False
+        if (attempt.leader or attempt).server is not None and not attempt.task_type.is_command:
+            return ServerFault(error=record, otherwise=outcome)
+    return outcome
+
+
+def of_items(
+    attempt: Attempt,
+    ends: Sequence[ItemEnd],
+    children: tuple[NewTask, ...],
+    node_id: str,
+    chance: Callable[[], float],
+) -> Outcome:
+    """The outcomes of a batch whose items ended with these results and errors. The children of the task function belong
+    to the whole batch: the first item that has succeeded carries them."""
+    made: dict[Attempt, Outcome] = {}
+    for item, end in zip(attempt.included, ends, strict=True):
+        if isinstance(end, DescribedError):
+            made[item] = _failed(item, _numbered(end.error, item), chance, is_retried=end.is_retried)
+        elif isinstance(end, BaseException):
+            made[item] = of_item_error(item, end, node_id, chance)
+        else:
+            result = end if item.task_type.policy.keep_result else None
+            made[item] = Succeeded(result=result, children=children, has_shared_children=bool(children))
+            children = ()
+    attempt.is_own_fault |= any(isinstance(outcome, Succeeded) for outcome in made.values())
+    return of_each(attempt, made.__getitem__)
+
+
+def is_same_error(outcome: Outcome, other: Outcome) -> bool:
+    """Whether both outcomes are about one error, or about none."""
+    error, other_error = (getattr(each, "error", None) for each in (outcome, other))
+    if error is None or other_error is None:
+        return error is other_error
+    return (error.type, error.message, error.traceback) == (
+        other_error.type,
+        other_error.message,
+        other_error.traceback,
+    )
+
+
+def outcome_of_item(item: Attempt, outcome: Outcome) -> Outcome:
+    """The outcome of an item of a batch whose leader has this outcome."""
+    return outcome if item.leader is None else item.outcome or outcome
 
 
 def of_rolled_back(attempt: Attempt, error: RolledBack, node_id: str, chance: Callable[[], float]) -> Outcome:
@@ -83,17 +173,23 @@ def of_rolled_back(attempt: Attempt, error: RolledBack, node_id: str, chance: Ca
     uncharged. A command is never run twice."""
     if attempt.task_type.is_command:
         return of_error(attempt, error, node_id, chance)
-    return Snoozed(delay=microseconds(UNWRITTEN_SECONDS))
+    return of_all(attempt, Snoozed(delay=microseconds(UNWRITTEN_SECONDS)))
 
 
-def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a task function that failed in a child process. `error` is the child's description of the
-    error."""
-    return _failure(attempt, error, chance)
+def of_record(attempt: Attempt, error: ErrorRecord, chance: Callable[[], float], *, is_retried: bool = True) -> Outcome:
+    """The outcome of a task function that failed in a child process, with this error. `is_retried`: whether its kind
+    retries errors of this type."""
+    return of_each(attempt, lambda item: _failed(item, _numbered(error, item), chance, is_retried=is_retried))
+
+
+def _failed(
+    attempt: Attempt, error: ErrorRecord, chance: Callable[[], float], *, is_retried: bool
+) -> Failed | Retrying:
+    return _failure(attempt, error, chance) if is_retried else Failed(reason=Reason.ERROR, error=error)
 
 
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """The outcome of a payload that does not fit the task function."""
+    """The outcome of a payload that does not fit the task function. Concerns one item only, also in a batch."""
     return of_payload_record(attempt, describe(error, attempt.claim.attempts, node_id))
 
 
@@ -113,11 +209,11 @@ def _failure(
     *,
     pause: float | None = None,
     last_reason: Reason | None = None,
-) -> Outcome:
+) -> Failed | Retrying:
     if attempt.claim.attempts < attempt.max_attempts:
         if pause is None:
             pause, error = _pause(attempt, error, chance)
-        return Retrying(delay=_clamped(pause), error=error)
+        return Retrying(delay=_clamped(pause), error=error, is_timeout=last_reason is Reason.TIMEOUT)
     exhausted = Reason.EXHAUSTED if attempt.max_attempts > 1 else Reason.ERROR
     return Failed(reason=last_reason or exhausted, error=error)
 
@@ -190,5 +286,6 @@ def handed_back(claim: Claim) -> FencedOutcome:
         outcome=HandedBack(),
         limit_key=claim.limit_key,
         group_id=claim.group_id,
+        has_dependents=claim.has_dependents,
         kind=claim.kind,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from synergon.context import OpenTransaction
@@ -39,13 +40,14 @@ class NodeTaskTransaction(OpenTransaction):
     async def __aexit__(self, *_: object) -> None:
         """Does nothing: the runner commits or rolls back after the task function."""
 
-    async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Commit the writes together with the outcome."""
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        """Commit the writes together with the outcomes."""
         assert self.opened is not None
-        return await self.opened.finish(fenced)
+        return await self.opened.finish(fenced_outcomes)
 
     def explain(self, error: BaseException) -> BaseException:
-        """The error of the task function, or what the store says about it or one of its causes."""
+        """The store's own error, if the store recognizes the error of the task function or one of its causes
+        (`TaskTransaction.explain`); otherwise the given error."""
         cause: BaseException | None = error
         seen: set[int] = set()
         while self.opened is not None and cause is not None and id(cause) not in seen:

@@ -30,7 +30,7 @@ class Callbacks:
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._threads: Counter[str] = Counter()
         self._one_ended = asyncio.Event()
-        self.was_abandoned = False
+        self.was_abandoned: bool = False
         """Whether a coroutine goes on although it was cancelled. Closing the event loop would wait for it for ever."""
 
     def start(self, name: str, work: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
@@ -106,7 +106,7 @@ class TimeLimit:
         self._name = name
         self._seconds = seconds
         self._logger = logger
-        self.is_over = False
+        self.is_over: bool = False
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()

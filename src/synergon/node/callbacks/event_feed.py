@@ -19,9 +19,20 @@ from typing import Any, Final
 
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
-from synergon.model.events import Event, EventName, given_fields
+from synergon.model.events import Event, EventName, ServerEvent, given_fields
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Crashed, Failed, FencedOutcome, Outcome, Refused, Retrying, Snoozed, Verdict
+from synergon.model.limits import ServerChange
+from synergon.model.outcomes import (
+    Crashed,
+    Failed,
+    FencedOutcome,
+    Outcome,
+    Refused,
+    Retrying,
+    ServerFault,
+    Snoozed,
+    Verdict,
+)
 from synergon.model.record import to_datetime
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Reaped
@@ -36,6 +47,7 @@ MAX_EVENTS: Final = 10_000
 """How many events may be queued for one subscriber."""
 
 Subscriber = Callable[[Event], Any]
+ServerSubscriber = Callable[[ServerEvent], Any]
 
 
 class EventFeed:
@@ -47,12 +59,14 @@ class EventFeed:
         clock: Clock,
         logger: logging.LoggerAdapter[logging.Logger],
         callbacks: Callbacks,
+        server_subscribers: Sequence[ServerSubscriber] = (),
     ) -> None:
         self.subscribers = subscribers
+        self._server_subscribers = server_subscribers
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
-        self._deliveries: dict[int, Delivery] = {}
+        self._deliveries: dict[tuple[str, int], Delivery] = {}
         self.open: dict[tuple[int, int], tuple[Claim, str]] = {}
         """The claims of running attempts, each with the id of its node, until their outcome is published."""
 
@@ -102,6 +116,19 @@ class EventFeed:
                     )
                 )
 
+    def server_changed(self, change: ServerChange, node_id: str) -> None:
+        """Publish that a server was taken out of service, or is back."""
+        event = ServerEvent(
+            name="server_out" if change.is_out else "server_back",
+            provider=change.provider,
+            address=change.address,
+            reason=change.reason,
+            until=change.until,
+            node_id=node_id,
+            at=to_datetime(self._clock.wall()),
+        )
+        self._deliver(event, "servers", self._server_subscribers)
+
     async def wait_ended(self) -> None:
         """Return when all events are delivered, or after STOP_SECONDS. Events that are not delivered then are
         dropped."""
@@ -128,10 +155,13 @@ class EventFeed:
         )
 
     def _publish(self, event: Event) -> None:
-        for index, subscriber in enumerate(self.subscribers):
-            delivery = self._deliveries.get(index)
+        self._deliver(event, "tasks", self.subscribers)
+
+    def _deliver(self, event: Event | ServerEvent, about: str, subscribers: Sequence[Callable[[Any], Any]]) -> None:
+        for index, subscriber in enumerate(subscribers):
+            delivery = self._deliveries.get((about, index))
             if delivery is None:
-                delivery = self._deliveries[index] = Delivery(subscriber, self._logger, self._callbacks)
+                delivery = self._deliveries[about, index] = Delivery(subscriber, self._logger, self._callbacks)
             delivery.add(event)
 
 
@@ -146,6 +176,8 @@ def _name(outcome: Outcome | None, state: State) -> EventName:
             return "snoozed"
         case None | Crashed():
             return "crashed"
+        case ServerFault():
+            return "server_failed"
         case _:
             return "handed_back"
 
@@ -167,14 +199,14 @@ class Delivery:
     awaited on the event loop; any other function is called on a thread, and an awaitable that it returns is awaited."""
 
     def __init__(
-        self, subscriber: Subscriber, logger: logging.LoggerAdapter[logging.Logger], callbacks: Callbacks
+        self, subscriber: Callable[[Any], Any], logger: logging.LoggerAdapter[logging.Logger], callbacks: Callbacks
     ) -> None:
         self._subscriber = subscriber
         self._name = f"the subscriber {name_of(subscriber)}"
         self._logger = logger
         self._callbacks = callbacks
         self._loop = asyncio.get_running_loop()
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | ServerEvent] = deque()
         self._lock = threading.Lock()
         self._is_running = False
         self._is_idle = asyncio.Event()
@@ -182,7 +214,7 @@ class Delivery:
         called = getattr(subscriber, "__call__", None)  # noqa: B004  an object with an async __call__
         self._is_coroutine = inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(called)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event | ServerEvent) -> None:
         """Queue an event. Drops it if the queue is full."""
         with self._lock:
             if len(self._events) >= MAX_EVENTS:
@@ -219,7 +251,7 @@ class Delivery:
                 "%s is too slow: %d events are queued, and further ones are dropped", self._name, MAX_EVENTS
             )
 
-    def _next(self) -> Event | None:
+    def _next(self) -> Event | ServerEvent | None:
         with self._lock:
             if self._events:
                 return self._events.popleft()
@@ -248,7 +280,7 @@ class Delivery:
         except RuntimeError:  # the loop was closed meanwhile
             return
 
-    def _call(self, event: Event) -> None:
+    def _call(self, event: Event | ServerEvent) -> None:
         """Call the subscriber on this thread. If it returns an awaitable, await that on the event loop."""
         value = self._subscriber(event)
         if inspect.isawaitable(value):
@@ -267,13 +299,16 @@ class Delivery:
         if not self._is_running:
             self._is_idle.set()
 
-    def _log(self, event: Event) -> None:
+    def _log(self, event: Event | ServerEvent) -> None:
+        if isinstance(event, Event):
+            subject, extra = f"task {event.task_id} ({event.kind})", {"task_id": event.task_id, "kind": event.kind}
+        else:
+            subject, extra = f"server {event.address}", {"server": event.address, "provider": event.provider}
         self._logger.exception(
-            "%s raised, or did not end within %g s, for the event %s of task %d (%s)",
+            "%s raised, or did not end within %g s, for the event %s of %s",
             self._name,
             CALL_SECONDS,
             event.name,
-            event.task_id,
-            event.kind,
-            extra={"task_id": event.task_id, "kind": event.kind},
+            subject,
+            extra=extra,
         )

@@ -18,7 +18,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from synergon.errors import PayloadError, SynergonError
-from synergon.model.claims import Claim
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import (
@@ -29,6 +28,7 @@ from synergon.model.outcomes import (
     Outcome,
     Refused,
     Retrying,
+    ServerFault,
     Succeeded,
     Verdict,
     given_back,
@@ -37,7 +37,7 @@ from synergon.model.record import Record
 from synergon.model.task_records import TaskRecord
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.callbacks import Callbacks, awaited
-from synergon.node.callbacks.event_feed import EventFeed, Subscriber
+from synergon.node.callbacks.event_feed import EventFeed, ServerSubscriber, Subscriber
 from synergon.options.function_names import name_of
 
 CALL_SECONDS: Final = 30.0
@@ -70,11 +70,12 @@ class Hooks:
         logger: logging.LoggerAdapter[logging.Logger],
         callbacks: Callbacks,
         subscribers: Sequence[Subscriber] = (),
+        server_subscribers: Sequence[ServerSubscriber] = (),
     ) -> None:
         self._clock = clock
         self._logger = logger
         self._callbacks = callbacks
-        self.feed = EventFeed(subscribers, clock, logger, callbacks)
+        self.feed: Final = EventFeed(subscribers, clock, logger, callbacks, server_subscribers)
         self.open: dict[tuple[int, int], tuple[Attempt, str]] = {}
         """Running attempts whose kind has hooks, each with the id of its node."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -83,7 +84,7 @@ class Hooks:
     def started(self, attempt: Attempt, node_id: str) -> None:
         """Call `on_start`: the task function of a kind with hooks is about to run."""
         self.watch(attempt, node_id)
-        self._call(attempt, "on_start", lambda: (attempt.server,))
+        self._call(attempt, "on_start", lambda: ((attempt.leader or attempt).server,))
 
     def watch(self, attempt: Attempt, node_id: str) -> None:
         """Call the other hooks when the attempt has ended, although its task function does not run."""
@@ -102,9 +103,9 @@ class Hooks:
         match fenced.outcome:
             case Succeeded(result=result) if verdict.state == State.SUCCEEDED:
                 decode = attempt.task_type.signature.decode_result
-                self._call(attempt, "on_success", lambda: (seconds, decode(result or b"null")))
+                self._call(attempt, "on_success", lambda: (seconds, None if result is None else decode(result)))
             case outcome if verdict.state == State.FAILED:
-                error = _error(outcome, attempt, node_id)
+                error = error_of(outcome, attempt.claim.attempts, node_id)
                 self._call(attempt, "on_failure", lambda: (seconds, error))
         self._call(attempt, "on_complete", lambda: (seconds,))
 
@@ -142,7 +143,7 @@ class Hooks:
         claim = attempt.claim
         try:
             with self._callbacks.limited(label, CALL_SECONDS) as limit:
-                await self._run(label, hook, _task(attempt, claim), *make_arguments())
+                await self._run(label, hook, hook_task(attempt), *make_arguments())
         except Exception:
             problem = f"did not end within {CALL_SECONDS:g} s" if limit.is_over else "raised"
             self._logger.exception(
@@ -162,14 +163,16 @@ class Hooks:
         await self._callbacks.call(label, partial(hook, *arguments), on_thread_end=self._threads.release)
 
 
-def _error(outcome: Outcome, attempt: Attempt, node_id: str) -> ErrorRecord:
-    """Why the task has failed: its own error, the last of its crashes, or that it is a command and was given back."""
-    if isinstance(outcome, Failed | Retrying | Crashed | Refused):
+def error_of(outcome: Outcome, attempt_no: int, node_id: str) -> ErrorRecord:
+    """Why the task has failed: its own error, its last crash, or, for a command, that it was handed back."""
+    if isinstance(outcome, Failed | Retrying | Crashed | Refused | ServerFault):
         return outcome.error
-    return replace(given_back(node_id), attempt=attempt.claim.attempts)
+    return replace(given_back(node_id), attempt=attempt_no)
 
 
-def _task(attempt: Attempt, claim: Claim) -> HookTask:
+def hook_task(attempt: Attempt) -> HookTask:
+    """The task of an attempt, as hooks get it."""
+    claim = attempt.claim
     try:
         arguments = attempt.task_type.signature.decode(claim.payload)
     except PayloadError:  # the hooks of a task whose arguments do not fit

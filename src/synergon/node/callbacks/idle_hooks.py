@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from synergon.client.sync_bridge import IDLE_HOOK_GUARD, IdleHookGuard
 from synergon.model.clock import Clock
@@ -28,7 +29,7 @@ class IdleCall:
         self._name = f"the idle hook {hook.name}"
         self._guard = IdleHookGuard()
         self._is_in_thread = not inspect.iscoroutinefunction(hook.function)
-        self.task = callbacks.start(self._name, self._run(callbacks))
+        self.task: Final = callbacks.start(self._name, self._run(callbacks))
 
     def stop(self, why: str) -> None:
         """Make further calls of the engine by the hook raise, and cancel the hook if it is a coroutine."""
@@ -57,7 +58,7 @@ class IdleHooks:
         scheduler: Scheduler,
         admission: Admission,
     ) -> None:
-        self.hooks = tuple(hooks)
+        self.hooks: Final = tuple(hooks)
         """The idle hooks that the engine had when the node was made. If there are none, the node never checks whether
         it is idle."""
         self._clock = clock

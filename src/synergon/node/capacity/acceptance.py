@@ -31,7 +31,7 @@ class Acceptance:
     def __init__(self, inquiries: Mapping[str, AcceptancePoll] = NONE) -> None:
         self._polls = inquiries
         """The poll of each kind with `can_accept`."""
-        self.is_needed = bool(inquiries)
+        self.is_needed: Final = bool(inquiries)
         """Whether any kind of this node has `can_accept`."""
         self._offered: dict[str, tuple[int, ...]] = {}
         """For each kind with `can_accept`, the tasks that were accepted when the last claim request was made."""
@@ -48,8 +48,7 @@ class Acceptance:
                 poll.note_new_candidates()
 
     def begin(self, kinds: Collection[str]) -> set[str]:
-        """Those of the kinds for which `can_accept` must be called before they can be claimed. Their polls start
-        now."""
+        """Start those polls of these kinds that are needed. Returns the kinds that must not be claimed yet."""
         return {kind for kind, poll in self._polls.items() if kind in kinds and poll.begin()}
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:

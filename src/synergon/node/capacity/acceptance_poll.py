@@ -33,9 +33,9 @@ from synergon.task import AnyTask
 PAGE: Final = 100
 """How many candidates are read at once."""
 LONGEST_PAGE: Final = 1000
-"""How many candidates are read at once at most, where all of them were known before."""
+"""The maximum number of candidates that are read at once if all of them were known before."""
 FEW: Final = 10
-"""How many candidates are read at first where new ones are possible but unlikely."""
+"""How many candidates are read first at a position where new ones are possible but unlikely."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -125,11 +125,11 @@ class AcceptancePoll:
     def note_claim_result(
         self, offered: Iterable[int], taken: Collection[int], *, was_enough: bool, is_any_unfit: bool
     ) -> bool:
-        """Note that a claim was offered these tasks and has taken those. Returns whether another claim is worthwhile.
+        """Note which of the offered tasks a claim has taken. Returns whether another claim is worthwhile.
 
-        `was_enough` means that the claim had capacity for more than it took. Then the other tasks run elsewhere or do
-        not fit, and are dropped here, so that they do not block the tasks after them. If they are still ready, the next
-        poll finds them again.
+        `was_enough` means that the claim had capacity for more tasks than it took. Then the offered tasks that it did
+        not take run elsewhere or do not fit. They are dropped here, so that they do not block the tasks after them. If
+        they are still ready, the next poll finds them again.
         """
         for task_id in offered if was_enough else taken:
             self._accepted.pop(task_id, None)
@@ -212,7 +212,7 @@ class AcceptancePoll:
             await self._poll_page(new)
             if len(new) < limit:
                 return True
-            position, limit = (page[-1].priority, page[-1].id), PAGE
+            position, limit = (page[-1].priority, page[-1].fair_tag, page[-1].id), PAGE
         return False
 
     async def _poll_page(self, page: Sequence[TaskRecord]) -> bool:

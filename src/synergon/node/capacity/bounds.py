@@ -1,7 +1,7 @@
 """Bounds of a node: how many tasks of a queue or of a provider it runs at once.
 
-A bound is counted like a resource of which each task uses one: the ledger, the claim planner, the status and `explain`
-need no rule of their own for it. A node without bounds has none of these names in its totals.
+A bound is counted like a resource, and each task uses one unit of it: the ledger, the claim planner, the status and
+`explain` need no rule of their own for it. A node without bounds has none of these names in its totals.
 """
 
 from __future__ import annotations

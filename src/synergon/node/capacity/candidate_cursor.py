@@ -1,8 +1,8 @@
 """The cursor of a poll: how far the candidates of one kind were read, and where new ones may be.
 
 A few short queries find new candidates, even behind many rejected ones. Candidates that return among those that were
-read (a retry, a due task, a resumed queue) are found by a pass from the first candidate. Such passes take at most a
-tenth of the time.
+read (a retry, a due task, a resumed queue, a task whose tenant has an earlier turn) are found by a pass from the first
+candidate. Such passes take at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 
 from synergon.model.task_records import TaskRecord
 
-Position = tuple[int, int]
-"""A priority and an id, in claim order: higher priorities first, then smaller ids."""
+Position = tuple[int, int, int]
+"""A priority, the tag of a tenant's turn and an id, in claim order: higher priorities first, then smaller tags, then
+smaller ids."""
 
 SHORT_PASS: Final = 200
 """Up to how many candidates each pass starts from the first one, because that costs nearly nothing."""
@@ -32,24 +33,26 @@ class CandidateCursor:
         self._began_at = began_at
         self._spent_seconds = 0.0
         self._seen = 0
-        self._levels: dict[int, int] = {}
-        """For each priority, the largest id that was read. A new task has a larger one."""
+        self._levels: dict[int, tuple[int, int]] = {}
+        """For each priority, the last tag and id that were read. A new task comes later, unless its tenant's turn is
+        earlier."""
 
     def note(self, records: Sequence[TaskRecord], spent_seconds: float = 0.0) -> None:
         """Note that these consecutive candidates were read, and how long that took."""
         self._seen += len(records)
         self._spent_seconds += spent_seconds
         for record in records:
-            self._levels[record.priority] = max(record.id, self._levels.get(record.priority, record.id))
+            turn = record.fair_tag, record.id
+            self._levels[record.priority] = max(turn, self._levels.get(record.priority, turn))
         if records:
-            last = records[-1].priority, records[-1].id
+            last = records[-1].priority, records[-1].fair_tag, records[-1].id
             if self.cursor is None or _order(last) > _order(self.cursor):
                 self.cursor = last
 
     def gaps(self) -> list[Position | None]:
         """Positions behind which new candidates may be, except the cursor: before all candidates (None), and after the
         last one of each priority."""
-        ends = sorted(self._levels.items(), reverse=True)
+        ends = [(priority, *turn) for priority, turn in sorted(self._levels.items(), reverse=True)]
         return [None, *(end for end in ends if end != self.cursor)]
 
     def next_at(self) -> float:
@@ -59,5 +62,5 @@ class CandidateCursor:
         return self._began_at + self._spent_seconds / PASS_SHARE
 
 
-def _order(position: Position) -> tuple[int, int]:
-    return -position[0], position[1]
+def _order(position: Position) -> Position:
+    return -position[0], *position[1:]

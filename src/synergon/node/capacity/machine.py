@@ -55,7 +55,8 @@ def control_groups(root: Path) -> Iterator[Path]:
 
 
 def memory_limits(groups: list[Path]) -> Iterator[int]:
-    """Memory limits in bytes. A group without a limit has "max", or with cgroups v1 a number larger than any memory."""
+    """The memory limits of these control groups, in bytes. A control group without a limit contains "max", which is
+    skipped, or with cgroups v1 a number that is larger than any memory."""
     for group in groups:
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _text(group / name)

@@ -39,7 +39,7 @@ class Preemption:
         logger: logging.LoggerAdapter[logging.Logger],
         signals: Signals,
     ) -> None:
-        self.is_needed = any(task_type.policy.urgent for task_type in kinds.values())
+        self.is_needed: Final = any(task_type.policy.urgent for task_type in kinds.values())
         """Whether the node has an urgent kind. Without one, nothing is preempted here."""
         self._signals = signals
         self._ledger = ledger

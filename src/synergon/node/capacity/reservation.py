@@ -50,12 +50,12 @@ class Reservation:
         self._running = running
         self._timeouts = timeouts
         self._loop = loop
-        self.reserve_microseconds = microseconds(reserve_seconds)
+        self.reserve_microseconds: Final = microseconds(reserve_seconds)
         self._signals = signals
         self.acceptance: Acceptance | None = None
         """The acceptance of the node, which knows whether `can_accept` has rejected the reserved task. The node sets
         it."""
-        self.patience = microseconds(PATIENCE_SECONDS)
+        self.patience: int = microseconds(PATIENCE_SECONDS)
         self.reserved: ReservedTask | None = None
         self.dropped_task: int | None = None
         """The task whose reservation this node has dropped, until the store knows. None if there is none."""

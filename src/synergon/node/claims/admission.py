@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest, ReservedTask
-from synergon.model.node_status import FreeSlots, KindStatus
+from synergon.model.node_status import FreeSlots, KindStatus, free_slots
 from synergon.model.requirements import KIND_DEFAULT, NO_REQUIREMENTS, SLOT, is_suitable
 from synergon.node.capacity.bounds import bounds_by_kind
 from synergon.node.capacity.preemption import Preemption
 from synergon.node.capacity.reservation import PATIENCE_SECONDS, Reservation
 from synergon.node.claims.fairness import Fairness
 from synergon.node.claims.ledger import Ledger
+from synergon.node.claims.short_kinds import ShortKinds
 from synergon.options.pipelines import ranks
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.task import AnyTask
@@ -33,6 +34,7 @@ class Admission:
         reservation: Reservation | None = None,
         preemption: Preemption | None = None,
         most_at_once: int | None = None,
+        short_kinds: ShortKinds | None = None,
     ) -> None:
         self._kinds = kinds
         self._ledger = ledger
@@ -45,12 +47,14 @@ class Admission:
         self._preemption = preemption
         self._most_at_once = most_at_once or ledger.concurrency
         """The maximum number of tasks in one claim request."""
+        self._short_kinds = short_kinds if short_kinds is not None and short_kinds.is_needed else None
         order = ranks(kinds)
         bounds = bounds_by_kind(kinds, ledger.totals)
         self._kind_requests = {
             kind: _kind_request(task_type, order[kind], bounds.get(kind, ())) for kind, task_type in kinds.items()
         }
-        self._fairness = Fairness({kind: kind_status(self._kind_requests[kind], kinds[kind]) for kind in kinds}, ledger)
+        self._kind_statuses = {kind: kind_status(self._kind_requests[kind], kinds[kind]) for kind in kinds}
+        self._fairness = Fairness(self._kind_statuses, ledger)
         self._slot_only = frozenset(
             kind
             for kind, kind_request in self._kind_requests.items()
@@ -59,10 +63,6 @@ class Admission:
         """Kinds whose tasks need nothing but a slot."""
         self._unbounded = frozenset(kind for kind in self._slot_only if kinds[kind].policy.max_running is None)
         """Kinds of `_slot_only` that may use every slot of the node."""
-        self.process_kinds = frozenset(
-            kind for kind, kind_request in self._kind_requests.items() if kind_request.is_process
-        )
-        """Kinds whose tasks share the node's child processes."""
         self._has_preemption = preemption is not None and preemption.is_needed
 
     def serves(self, kind: str, queue: str | None) -> bool:
@@ -125,7 +125,7 @@ class Admission:
         slots = max(offered[SLOT] + min(self._ledger.free, 0), 0)
         return {SLOT: slots} | {name: offered[name] for name in self._ledger.totals}
 
-    def candidate_query(self, kind: str, after: tuple[int, int] | None, limit: int) -> CandidateQuery:
+    def candidate_query(self, kind: str, after: tuple[int, int, int] | None, limit: int) -> CandidateQuery:
         """The query for candidates of a kind with `can_accept`."""
         return CandidateQuery(
             kind_request=self._kind_requests[kind],
@@ -138,8 +138,14 @@ class Admission:
         )
 
     def counted(self, kind: str) -> KindRequest:
-        """The kind request with the number of tasks that can start now."""
-        return msgspec.structs.replace(self._current_request(kind), count=max(self.free_count(kind), 0))
+        """The kind request with the number of tasks that can start now, or are to be claimed ahead."""
+        count, ahead = max(self.free_count(kind), 0), 0
+        if self._short_kinds is not None:
+            claimed_ahead = self._short_kinds.ahead(kind)
+            if claimed_ahead is None:
+                return self._current_request(kind)
+            ahead = claimed_ahead
+        return msgspec.structs.replace(self._current_request(kind), count=count, ahead=ahead)
 
     def _current_request(self, kind: str) -> KindRequest:
         kind_request = self._kind_requests[kind]
@@ -163,14 +169,16 @@ class Admission:
         return self._ledger.free if kind in self._unbounded else self.free_slots(kind).free
 
     def free_slots(self, kind: str) -> FreeSlots:
-        """The free slots for a kind, by the slots of the node and by `max_running`. `node_status.free_slots_on`
-        computes this for other nodes."""
-        task_type = self._kinds[kind]
-        policy, ledger = task_type.policy, self._ledger
-        free = ledger.commands_free if task_type.is_command else ledger.free
-        if policy.urgent and self._preemption is not None:
-            free += self._preemption.yielding(kind)[SLOT]
-        return FreeSlots(free, None if policy.max_running is None else policy.max_running - ledger.count(kind))
+        """The free slots for a kind, by the slots of the node and by `max_running`."""
+        status, ledger = self._kind_statuses[kind], self._ledger
+        preemption = self._preemption if status.is_urgent else None
+        return free_slots(
+            status,
+            slots=ledger.free,
+            commands=ledger.commands_free,
+            yielded=0 if preemption is None else preemption.yielding(kind)[SLOT],
+            running=ledger.count(kind),
+        )
 
     def expected(self, kind: str, text: str = KIND_DEFAULT, queue: str | None = None) -> int:
         """How many tasks of this kind, queue and requirements can start now without preemption: free capacity on
@@ -275,10 +283,13 @@ def _kind_request(task_type: AnyTask, rank: int, bounds: tuple[str, ...]) -> Kin
         is_rated=task_type.policy.rate is not None,
         is_command=task_type.is_command,
         requirements=task_type.weight,
+        is_threaded=task_type.is_threaded,
         rank=rank,
         is_urgent=task_type.policy.urgent,
         is_isolable=task_type.is_isolable,
+        is_fair=task_type.policy.fair_by is not None,
         bounds=bounds,
+        batch_size=0 if task_type.policy.batch is None else task_type.policy.batch.size,
     )
 
 
@@ -287,6 +298,7 @@ def kind_status(kind_request: KindRequest, task_type: AnyTask) -> KindStatus:
     return KindStatus(
         max_running=task_type.policy.max_running,
         is_process=kind_request.is_process,
+        is_threaded=kind_request.is_threaded,
         requirements=task_type.requirements_text,
         rank=kind_request.rank,
         is_urgent=kind_request.is_urgent,

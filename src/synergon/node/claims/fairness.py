@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from math import ceil
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Fairness:
             kind: said.provider for kind, said in kinds.items() if said.provider is not None and not said.is_command
         }
         """The provider of each kind that has one. Commands are left out, because they need no slot."""
-        self.is_needed = len(set(self._provider.values())) > 1
+        self.is_needed: Final = len(set(self._provider.values())) > 1
 
     def share(self, requests: Sequence[KindRequest]) -> list[KindRequest]:
         """Reduce the request of each kind to its part of the slots, while several providers may have tasks that can

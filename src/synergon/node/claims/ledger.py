@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
+from synergon.model.requirements import PROCESS, THREAD, UNIT, WHOLE_NODE
 
 COMMANDS_AT_ONCE: Final = 16
 """How many commands a node runs at once, in addition to its tasks."""
@@ -16,18 +16,18 @@ NO_COST: Final[Mapping[str, int]] = {}
 
 
 class Usage:
-    """The numbers of attempts, in total and by kind, and the resources and child processes that they use."""
+    """The numbers of attempts, in total and by kind, and the resources, child processes and threads that they use."""
 
     def __init__(self) -> None:
-        self.in_use = 0
-        self.commands_in_use = 0
+        self.in_use: int = 0
+        self.commands_in_use: int = 0
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
         self.by_cost: Counter[tuple[tuple[str, int], ...]] = Counter()
         """How many attempts have each cost, without attempts that use no resources."""
-        self.taken = 0
+        self.taken: int = 0
         """How many attempts have started since the node was made."""
-        self.release_count = 0
+        self.release_count: int = 0
         """How often an attempt has freed a resource, or the whole node."""
 
     def take(self, kind: str, *, is_command: bool = False, cost: Mapping[str, int] = NO_COST) -> None:
@@ -75,16 +75,20 @@ class Ledger(Usage):
 
     The available amount of a resource is its total less the usage of running attempts. It is never negative, because a
     claim takes only tasks that fit. An urgent task that is claimed before others have yielded to it is promised its
-    capacity: it does not run yet, and no other task gets that capacity.
+    capacity: it does not run yet, and no other task gets that capacity. Only child processes may be used by more
+    attempts than there are: the others wait for one.
     """
 
-    def __init__(self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST) -> None:
+    def __init__(
+        self, concurrency: int, processes: int, totals: Mapping[str, int] = NO_COST, *, threads: int | None = None
+    ) -> None:
         super().__init__()
         self.concurrency = concurrency
         self.processes = processes
-        self.totals = {PROCESS: processes * UNIT, WHOLE_NODE: UNIT, **totals}
-        """The total of each resource, of child processes and of bounds, and one whole node."""
-        self.promised = Usage()
+        threads = concurrency if threads is None else threads
+        self.totals: dict[str, int] = {PROCESS: processes * UNIT, THREAD: threads * UNIT, WHOLE_NODE: UNIT, **totals}
+        """The total of each resource, of child processes, threads and bounds, and one whole node."""
+        self.promised: Final = Usage()
 
     @property
     def free(self) -> int:
@@ -103,7 +107,13 @@ class Ledger(Usage):
     def available(self) -> dict[str, int]:
         """The amount of each resource that no running attempt uses."""
         amounts = {name: total - self.used.get(name, 0) for name, total in self.totals.items()}
+        amounts[PROCESS] = max(amounts[PROCESS], 0)
         return amounts | {WHOLE_NODE: 0} if self.in_use else amounts
+
+    @property
+    def waiting_for_processes(self) -> int:
+        """How many attempts wait for a child process, because they were claimed ahead."""
+        return max(self.used.get(PROCESS, 0) - self.totals[PROCESS], 0) // UNIT
 
     @property
     def unpromised(self) -> dict[str, int]:

@@ -20,11 +20,12 @@ from synergon.errors import StoreError, StoreUnavailable
 from synergon.model.claims import Claim, ClaimRequest, Claims
 from synergon.model.clock import Clock, SystemClock
 from synergon.model.outcomes import FencedOutcome
-from synergon.model.requirements import SLOT
+from synergon.model.requirements import SLOT, is_unit
 from synergon.node.attempts.completer import Completer
 from synergon.node.capacity.acceptance import Acceptance
 from synergon.node.claims.admission import Admission
 from synergon.node.claims.shared_permits import SharedPermits
+from synergon.node.metrics import Metrics
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
@@ -46,11 +47,11 @@ class Scheduler:
         permits: SharedPermits | None = None,
         acceptance: Acceptance | None = None,
         clock: Clock | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._admission = admission
         self._kinds = frozenset(kinds)
-        self._process_kinds = admission.process_kinds
         self._signals = signals
         self._completer = completer
         self._permits = permits or SharedPermits({})
@@ -62,8 +63,10 @@ class Scheduler:
         self._acceptance = acceptance or Acceptance()
         self._clock = clock or SystemClock()
         self._seen_releases = 0
-        """The value of `Admission.returns` when the last claim was sent."""
+        """The value of `Admission.release_count` when the last claim was sent."""
         self._has_surplus = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """For each kind that a rate defers, the timer that wakes it."""
         self.leftover: set[str] = set()
         """Kinds that may have more ready tasks than the last claim took."""
         self._dirty: set[str] = set(self._kinds)
@@ -72,13 +75,14 @@ class Scheduler:
         self._has_unfit = asyncio.Event()
         self._event = asyncio.Event()
         self._event.set()
-        self.is_open = True
-        self.is_cordoned = False
+        self.is_open: bool = True
+        self.is_cordoned: bool = False
         """Whether the node is cordoned: it starts no task until `uncordon`."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self.is_fenced = False
+        self.is_fenced: bool = False
         """Whether the node has lost its lease and has not joined again."""
+        self._metrics = metrics or Metrics()
         self.choose_exchanged_kinds()
 
     @property
@@ -157,6 +161,9 @@ class Scheduler:
     def close(self) -> None:
         """Claim nothing more."""
         self.is_open = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         self.choose_exchanged_kinds()
 
     def fence(self) -> None:
@@ -253,6 +260,7 @@ class Scheduler:
         self._dirty -= asked
         self._seen_releases = self._admission.release_count
         self._is_idle.clear()
+        asked_at = self._clock.monotonic()
         try:
             claims = await (self._exchange(outcomes, request) if outcomes else self._store.claim(request))
         except BaseException:
@@ -268,14 +276,23 @@ class Scheduler:
             self._dirty |= asked
             self._signals.found_cordoned()
             return Claims()
-        taken = Counter(claim.kind for claim in claims)
+        self._metrics.note_claim(self._clock.monotonic() - asked_at, len(claims))
+        taken = Counter(claim.kind for claim in claims if not claim.is_member)
         if self._last_deferred:
             self._note_deferral(asked, taken)
         self._note_unfit(request, claims, taken)
+        for kind, microseconds in claims.deferred.items():
+            self._wake_later(kind, microseconds / 1_000_000)
         self._note_leftovers(request, claims, taken)
         if claims:
             self._signals.claimed(claims)
         return claims
+
+    def _wake_later(self, kind: str, seconds: float) -> None:
+        """Wake the kind when the rate that defers its tasks permits a start."""
+        if kind in self._timers:
+            self._timers[kind].cancel()
+        self._timers[kind] = asyncio.get_running_loop().call_later(seconds, self.wake, (kind,))
 
     async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
         """Send the outcomes and the claim request in one call. None if the store rejected the call; the completer then
@@ -295,9 +312,9 @@ class Scheduler:
     def _note_unfit(self, request: ClaimRequest, claims: Claims, taken: Counter[str]) -> None:
         """Note the kinds that may have ready tasks that do not fit. They become dirty when capacity is free."""
         asked = {kind_request.kind for kind_request in request.kinds}
-        users = {one.kind for one in request.kinds if one.requirements.cost or one.bounds}
+        users = {one.kind for one in request.kinds if one.bounds or not all(map(is_unit, one.requirements.cost))}
         maybe_more = {claim.kind for claim in claims if claim.requirements or claim.kind in users}
-        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | self._short_of_processes(request, taken)
+        self._unfit = (self._unfit - asked) | claims.unfit | maybe_more | _short_of_units(request, taken)
         # The request was sent before these resources were freed or the reservation was dropped.
         if self._admission.note(claims):
             # After a dropped reservation, any kind may use what was held for that task, permits of limits too.
@@ -331,23 +348,26 @@ class Scheduler:
                 and not (slots_remaining + yielding > 0 and kind_request.is_yielded_to)
             )
         }
-        more = leftover | claims.unfit | {kind for kind in self._short_of_processes(request, taken) if taken[kind]}
+        more = leftover | claims.unfit | (_short_of_units(request, taken) if claims else set())
         # Announced once: from then on the other nodes that run these kinds claim by themselves.
         if more and not self._has_surplus:
             self._signals.surplus(more)
         self._has_surplus = bool(more)
         self.leftover = more
-        self._dirty |= leftover
+        self._dirty |= leftover | claims.more
         if self._acceptance.is_needed:
             self._dirty |= self._acceptance.claimed(request, claims, leftover)
         if self._dirty:  # more of these kinds, or of kinds that were not requested this time
             self._event.set()
 
-    def _short_of_processes(self, request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
-        """Kinds that may have more ready tasks than there were free child processes."""
-        return {
-            kind_request.kind
-            for kind_request in request.kinds
-            if kind_request.kind in self._process_kinds
-            and taken[kind_request.kind] >= request.most_without_requirements(kind_request)
-        }
+
+def _short_of_units(request: ClaimRequest, taken: Mapping[str, int]) -> set[str]:
+    """Kinds that may have more ready tasks than there were free child processes or threads."""
+    in_use: Counter[str | None] = Counter()
+    for kind_request in request.kinds:
+        in_use[kind_request.executes_in] += taken[kind_request.kind]
+    return {
+        kind_request.kind
+        for kind_request in request.kinds
+        if (name := kind_request.executes_in) is not None and in_use[name] >= request.free_units(name)
+    }

@@ -44,14 +44,20 @@ class SharedPermits:
         self._names = {kind: _names(task_type) for kind, task_type in kinds.items() if task_type.is_limited}
         """The limits and pools whose permits each kind needs."""
         self._has_bounds = ledger is not None and any(map(is_name_of_bound, ledger.totals))
-        self.is_needed = bool(self._names)
+        self.is_needed: Final = bool(self._names)
         """Whether any kind of this node needs permits."""
         self._takers: dict[str, set[str]] = {}
         for kind, names in self._names.items():
             for name in names:
                 self._takers.setdefault(name, set()).add(kind)
-        self.rated = frozenset(kind for kind, task_type in kinds.items() if task_type.policy.rate is not None)
-        self.pooled = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
+        self.rated: Final = frozenset(kind for kind, task_type in kinds.items() if task_type.policy.rate is not None)
+        self.batch_waits: Final = {
+            kind: task_type.policy.batch.wait_seconds
+            for kind, task_type in kinds.items()
+            if task_type.policy.batch is not None
+        }
+        """For each kind with batches, how many seconds a task waits for others."""
+        self.pooled: Final = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
         self._freed: Counter[str] = Counter()
         self._contested: frozenset[str] = frozenset()
         self._skips = 0
@@ -85,7 +91,7 @@ class SharedPermits:
         if not self._freed:
             return []
         freed, self._freed = self._freed, Counter()
-        freed.subtract(name for claim in claims for name in self._names.get(claim.kind, ()))
+        freed.subtract(name for claim in claims if not claim.is_member for name in self._names.get(claim.kind, ()))
         return [name for name, count in freed.items() if count > 0]
 
     # ------------------------------------------------------------ contested limits
@@ -96,8 +102,8 @@ class SharedPermits:
         self._contested = frozenset(names & self._takers.keys())
 
     def _wanted_by(self, node: NodeRecord) -> Iterable[str]:
-        """The limits and pools of which the other node needs permits for tasks that this node cannot run, or not
-        always."""
+        """The limits and pools whose permits the other node needs for tasks that this node cannot run, or cannot always
+        run."""
         runs_more = self._runs_more(node)
         for kind in node.kinds:
             status = node.state.kind(kind)
@@ -124,7 +130,7 @@ class SharedPermits:
         return frozenset(kind for kind in kinds if not self._contested.isdisjoint(self._names.get(kind, ())))
 
     def names_of(self, kinds: Iterable[str]) -> list[str]:
-        """The limits and pools of which these kinds need permits, sorted, for a hint."""
+        """The limits and pools whose permits these kinds need, sorted, for a hint."""
         return sorted({name for kind in kinds for name in self._names.get(kind, ())})
 
     def should_defer(self) -> bool:

@@ -56,7 +56,7 @@ class Alarm:
         if woken.kinds:
             due = sum(count for kind, count in woken.kinds.items() if kind not in self._rated)
             if due:
-                self._logger.info("made %d due tasks ready", due)
+                self._logger.debug("made %d due tasks ready", due)
             self._signals.ready(woken.kinds)
         if woken.expired:
             self._logger.info("ended %d tasks that had expired", len(woken.expired))

@@ -16,8 +16,11 @@ from synergon.node.claims.scheduler import Scheduler
 from synergon.stores.base import Store
 
 LOOK_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 2.0
+"""The pause between two counts of the backlog is LOOK_SECONDS at least, and LONGEST_PAUSE_SECONDS at most."""
 LOOK_SHARE: Final = 0.1
-"""The share of time that a node may spend on counting its backlog, because counting a long backlog is slow."""
+"""The share of time that a node may spend on counting its backlog, because counting a long backlog is slow. Of a store
+that answers slowly it may take more: otherwise one slow answer would delay the end of the drain tenfold."""
 
 PAGE: Final = 500
 """How many tasks are read at once to find one that was not rejected."""
@@ -52,7 +55,8 @@ class Backlog:
             # A task that starts and ends between two checks is seen by neither, so started tasks are counted.
             if not is_busy() and await self.is_empty() and not is_busy() and runner.admitted == before:
                 return
-            await clock.sleep(max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE))
+            pause = max(LOOK_SECONDS, (clock.monotonic() - asked_at) / LOOK_SHARE)
+            await clock.sleep(min(pause, LONGEST_PAUSE_SECONDS))
 
     async def is_empty(self) -> bool:
         """Whether no task is left. False also if the store is unavailable, or closed because the node stops."""
@@ -69,7 +73,7 @@ class Backlog:
         paused = {queue.name for queue in await self._store.queues() if queue.is_paused}
         return {
             (kind, state)
-            for queue, kind, state in await self._store.counts()
+            for queue, kind, state in await self._store.counts(is_exact=True)
             if state in LIVE and kind in self._kinds and queue not in paused and self._serves(queue)
         }
 
@@ -87,7 +91,7 @@ class Backlog:
         while page := await self._store.read_candidates(self._admission.candidate_query(kind, after, limit)):
             if not all(self._acceptance.is_rejected(kind, task.id) for task in page):
                 return True
-            after, limit = (page[-1].priority, page[-1].id), PAGE
+            after, limit = (page[-1].priority, page[-1].fair_tag, page[-1].id), PAGE
         return False
 
     def _serves(self, queue: str) -> bool:

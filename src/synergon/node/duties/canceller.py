@@ -1,11 +1,11 @@
-"""The canceller: ends running attempts whose cancellation was requested, and extends those that get more time."""
+"""The canceller: ends running attempts whose cancellation was requested, and extends the timeouts of attempts that get
+more time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 
-from synergon.node.attempts.attempt import Stop
 from synergon.node.attempts.runner import Runner
 from synergon.stores.base import Store
 
@@ -27,7 +27,7 @@ class Canceller:
 
     def note_cancel_request(self, task_id: int) -> None:
         """Note that the cancellation of this task was requested. Wakes the canceller if the task runs here."""
-        if task_id in self._runner.running:
+        if self._runner.find(task_id) is not None:
             self.check_soon()
         else:
             self.requested_before_start.add(task_id)
@@ -45,7 +45,7 @@ class Canceller:
         """Wait for a reason to check, then do what was requested for the attempts of this node."""
         await self._event.wait()
         self._event.clear()
-        asked = dict(self._runner.running)
+        asked = {**self._runner.running, **self._runner.members}
         if not asked:
             return
         try:
@@ -55,9 +55,9 @@ class Canceller:
             raise
         for request in requests:
             attempt = asked.get(request.id)
-            if attempt is None or self._runner.running.get(request.id) is not attempt:
+            if attempt is None or self._runner.find(request.id) is not attempt:
                 continue  # an attempt that started after the query is a new one, for which there was no request
             if request.cancel_requested:
-                attempt.ask_to_stop(Stop.CANCEL)
+                attempt.cancel()
             elif request.extended_by is not None:
                 self._runner.set_extension(attempt, request.extended_by)

@@ -52,7 +52,7 @@ class Cordon:
         self._sweep = sweep
         self.departure: Departure | None = None
         self._departure_task: asyncio.Task[None] | None = None
-        self.exit_code = 0
+        self.exit_code: int = 0
         """The exit code of the process after the node has stopped."""
 
     @property

@@ -32,8 +32,8 @@ class NextMoment:
             self._changed.set()
 
     def begin(self) -> None:
-        """Forget what was noted: the duty looks now. What is noted from here on is kept, because the answer of the
-        store may be older."""
+        """Forget the noted moments, because the duty is about to read the store. Moments that are noted from now on
+        remain, because the answer of the store may be older than they are."""
         self._must_check = False
         self._next_at = None
 

@@ -10,6 +10,7 @@ from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.schedules import FiredTask, NewSchedule
 from synergon.node.duties.next_moment import NextMoment
+from synergon.node.metrics import Metrics
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
 
@@ -29,13 +30,15 @@ class ScheduleAlarm:
         *,
         declared: Mapping[str, NewSchedule],
         kinds: Container[str],
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._logger = logger
         self._signals = signals
-        self.declared = dict(declared)
+        self.declared: Final = dict(declared)
         """What the code of this node declares, by name."""
         self._kinds = kinds
+        self._metrics = metrics
         self._moment = NextMoment(clock)
         self._warned: set[str] = set()
         """Kinds of fired tasks that no live node knew."""
@@ -66,9 +69,8 @@ class ScheduleAlarm:
         fired = await self._store.fire(self.declared.keys(), BATCH)
         if fired.next_in is not None:
             self._moment.due_in(fired.next_in / 1_000_000)
-        for name, error in fired.broken.items():
-            self._logger.error("the schedule %r cannot be fired here: %s; tries again in a minute", name, error)
         if fired.tasks:
+            self._metrics.note_accepted(fired.tasks)
             self._announce(fired.tasks)
             await self._warn_of_unknown({task.kind: task for task in fired.tasks if task.kind not in self._kinds})
         return fired.next_in

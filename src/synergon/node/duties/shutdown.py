@@ -1,9 +1,9 @@
 """Ends running attempts when the node stops: waits for a grace period, requests the end of the attempts, and waits a
 little longer.
 
-Uninterruptible attempts are not requested to end, and the node waits for them without a limit. It also waits for other
-attempts that do not end, unless the process may exit. In that case the node hands them back, and the process must exit,
-because nothing else can end a thread.
+Uninterruptible attempts are not requested to end, and the node waits for them without a limit. It does not wait for
+other attempts that do not end: nothing can end a thread. If the process may exit, the node hands them back, and the
+process must exit. Otherwise they are unfinished: the node keeps their claims and its lease until they end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Shutdown:
         self._logger = logger
         self._may_exit = may_exit
         self._completer = completer
-        self.is_waiting = False
-        """Whether the shutdown waits for uninterruptible attempts, so that `look` must be called at every end of an
-        attempt."""
+        self.is_waiting: bool = False
+        """Whether the shutdown waits for uninterruptible attempts, so that `attempt_ended` must be called whenever an
+        attempt ends."""
         self._undisturbed = asyncio.Event()
-        self.was_abandoned = False
+        self.was_abandoned: bool = False
         """Whether attempts that did not end were handed back while they ran."""
 
     def attempt_ended(self) -> None:
@@ -67,13 +67,13 @@ class Shutdown:
                 )
 
     async def end_functions(self, grace: float | None) -> None:
-        """End the running attempts. Returns when none runs, or when those that do not end were handed back."""
+        """End the running attempts. Returns when none runs, or when those that do not end were handed back or named."""
         if await self._is_idle_within(grace):
             return
         self._runner.stop_all(Stop.SHUTDOWN)
         if not await self._is_idle_within(LAST_SECONDS):
             await self._leave_undisturbed()
-            await self._wait_for_the_last()
+            self._abandon()
 
     async def _is_idle_within(self, seconds: float | None) -> bool:
         """Wait until no attempt runs, at most this time. Returns whether none runs. None waits without a limit."""
@@ -96,9 +96,9 @@ class Shutdown:
                 self._undisturbed.clear()
                 await self._undisturbed.wait()
 
-    async def _wait_for_the_last(self) -> None:
-        """Wait for functions in threads, or hand their tasks back if the process may exit. Coroutines and child
-        processes have ended by now."""
+    def _abandon(self) -> None:
+        """Name the functions that go on, and hand their tasks back if the process may exit. Child processes have ended
+        by now, and coroutines unless they ignore their cancellation."""
         left = list(self._runner.running.values())
         if not left:
             return
@@ -108,8 +108,11 @@ class Shutdown:
             for attempt in left:
                 self._completer.add(handed_back(attempt.claim))
             return
-        self._logger.warning("waits for task functions that will not end: %s", _named(left))
-        await self._runner.is_idle.wait()
+        self._logger.warning(
+            "stops without task functions that will not end: %s; their tasks stay claimed until the functions end or "
+            "this process exits",
+            ", ".join(str(attempt.unfinished()) for attempt in left),
+        )
 
 
 def _named(attempts: Iterable[Attempt]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Literal
 
 from synergon.model.clock import Clock
 
 SHORTEST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
+SweepMode = Literal["fixed", "often", "seldom"]
 GROWTH: Final = 3.0
 WATCH_SECONDS: Final = 60.0
 """For how many seconds a node sweeps often after a caller's own transaction has used this engine."""
@@ -27,10 +28,23 @@ class SweepInterval:
         self._watch_until = 0.0
         self._event = asyncio.Event()
 
+    @property
+    def seconds(self) -> float:
+        """The current interval."""
+        return self._given or self._seconds
+
+    @property
+    def mode(self) -> SweepMode:
+        """`fixed` if the user has configured the interval, `often` while there are tasks or hints may not arrive,
+        otherwise `seldom`."""
+        if self._given:
+            return "fixed"
+        return "often" if self._seconds <= SHORTEST_SECONDS else "seldom"
+
     async def wait(self) -> None:
         """Wait until the interval is over, or until `sweep_now` is called."""
         try:
-            async with asyncio.timeout(self._given or self._seconds):
+            async with asyncio.timeout(self.seconds):
                 await self._event.wait()
         except TimeoutError:
             return

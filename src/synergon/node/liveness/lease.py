@@ -32,7 +32,8 @@ EXIT_SECONDS: Final = 1.0
 """How long task functions get to end before a short lease expires, or after the lease is over already, because the
 process was suspended or others have declared it dead."""
 LONGEST_EXIT_PART: Final = 3
-"""A third of a lease at most is for this, so that a very short one can be renewed at all."""
+"""Task functions get at most one of this many parts of a lease to end, so that a very short lease can be renewed at
+all."""
 
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
@@ -46,6 +47,9 @@ class LeaseOwner(Protocol):
 
     def is_idle(self, node_id: str) -> bool:
         """Whether no attempt runs that belongs to this node id."""
+
+    def is_deserted(self) -> bool:
+        """Whether the node's event loop is closed and no thread runs a task function: nothing is left to be leased."""
 
 
 class Lease:
@@ -78,9 +82,11 @@ class Lease:
         self._is_renewal_wanted = asyncio.Event()
         self._stored_version = 0 if status is None else status.version
         """The version of the status that was sent last. The first one was stored with the node's row."""
+        self.trouble: str | None = None
+        """Why the last renewal has failed. None if it has not."""
         self._asked_at = asked_at
         self._valid_until = asked_at + seconds
-        self.is_lost = False
+        self.is_lost: bool = False
 
     @property
     def beat_seconds(self) -> float:
@@ -88,8 +94,14 @@ class Lease:
         return self._seconds / HEARTBEATS_PER_LEASE
 
     @property
+    def age_seconds(self) -> float:
+        """How many seconds ago the last renewal was requested that the store has confirmed. Safe from any thread."""
+        return self._clock.monotonic() - (self._valid_until - self._seconds)
+
+    @property
     def _fenced_at(self) -> float:
-        """When the node is fenced unless it renews before: what is left of the lease belongs to the task functions."""
+        """The moment at which the node is fenced unless it renews its lease before. The rest of the lease is the time
+        that task functions have to end."""
         exit_seconds = min(EXIT_SECONDS, self._seconds / LONGEST_EXIT_PART)
         return self._valid_until - max(self.beat_seconds, exit_seconds)
 
@@ -108,6 +120,9 @@ class Lease:
             beside.append(self._loop.create_task(self._watchdog.watch(end)))
         try:
             while not end.is_set():
+                if self._owner.is_deserted():
+                    self._logger.warning("the event loop of node %s is closed; its lease expires", self._node_id)
+                    return
                 if not await self._renew(keeper):
                     await self._lose(end)
                     return
@@ -120,7 +135,7 @@ class Lease:
     def renew_soon(self) -> None:
         """Renew the lease now, to publish a new status. Thread-safe."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # `keep` has ended
+            with contextlib.suppress(RuntimeError):  # `run` has ended
                 self._loop.call_soon_threadsafe(self._is_renewal_wanted.set)
 
     async def _wake_at(self, end: asyncio.Event) -> None:
@@ -150,11 +165,14 @@ class Lease:
             async with asyncio.timeout(min(patience, TRY_BEATS * self.beat_seconds)):
                 is_known = await keeper.renew(self._node_id, microseconds(self._seconds), published)
         except (StoreError, TimeoutError) as error:
-            self._logger.warning("cannot renew the lease: %s", str(error) or "the store did not answer in time")
+            level = logging.WARNING if self.trouble is None else logging.DEBUG  # an outage is logged once
+            self.trouble = str(error) or "the store did not answer in time"
+            self._logger.log(level, "cannot renew the lease: %s", self.trouble)
             return self._clock.monotonic() < self._fenced_at
         if not is_known:
             self._valid_until = min(self._valid_until, self._clock.monotonic())
             return False
+        self.trouble = None
         # Counted from before the request: the store cannot have counted from an earlier time.
         self._valid_until = asked_at + self._seconds
         return self._clock.monotonic() < self._valid_until

@@ -38,7 +38,7 @@ class LostClaims:
         self._completer = completer
         self._doubt_seconds = check_seconds
         self._check_until = 0.0
-        self.must_check = False
+        self.must_check: bool = False
         """Whether, in the store, tasks may be `running` on this node that the node does not know."""
 
     def claim_failed(self) -> None:
@@ -49,7 +49,7 @@ class LostClaims:
     async def hand_back(self, node_id: str) -> None:
         """Hand back every task that is `running` on this node by the store, but does not run here."""
         is_last_look = self._clock.monotonic() > self._check_until
-        known = self._runner.running.keys() | self._completer.unwritten
+        known = self._runner.running.keys() | self._runner.members.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):
             if task.id not in known:
                 self._completer.add(
@@ -66,10 +66,10 @@ class LostClaims:
 
     async def _running_of(self, node_id: str) -> list[TaskRecord]:
         found: list[TaskRecord] = []
-        before: int | None = None
+        after: str | None = None
         while True:
-            page = await self._store.list_tasks(TaskQuery(states=RUNNING, before=before, limit=PAGE))
+            page = await self._store.list_tasks(TaskQuery(states=RUNNING, after=after, limit=PAGE))
             found += [task for task in page if task.node_id == node_id]
-            before = page.next
-            if before is None:
+            after = page.next
+            if after is None:
                 return found

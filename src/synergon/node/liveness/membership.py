@@ -6,6 +6,7 @@ A node that has lost its lease claims nothing, stops its running attempts, and o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 
@@ -48,10 +49,11 @@ class Membership:
         operator_actions: OperatorActions,
         signals: Signals,
     ) -> None:
-        self.id = ""
+        self.id: str = ""
         self.address: str | None = None
         """The address to which peers send. None if the node has none."""
         self.lease: Lease | None = None
+        self.watchdog: Watchdog | None = None
         self._store = store
         self._kinds = kinds
         self._settings = settings
@@ -96,6 +98,7 @@ class Membership:
         )
         self._signals.joined()
         self._scheduler.node_id = self._runner.node_id = node_id
+        self.watchdog = Watchdog(self._loop, self._clock, self._logger, self._runner.running)
         self.lease = Lease(
             self,
             self._store,
@@ -106,7 +109,7 @@ class Membership:
             self._logger,
             asked_at=asked_at,
             status=self._status,
-            watchdog=Watchdog(self._loop, self._clock, self._logger, self._runner.running),
+            watchdog=self.watchdog,
         )
         self._keeper = self._executor.start_in_background(self.lease)
 
@@ -115,7 +118,11 @@ class Membership:
     def is_idle(self, node_id: str) -> bool:
         """Whether no attempt runs that belongs to this id. After the node has joined again, all running attempts belong
         to the new id."""
-        return self.id != node_id or not self._runner.running
+        return self.id != node_id or not self._runner.running or self.is_deserted()
+
+    def is_deserted(self) -> bool:
+        """Whether the event loop is closed and no thread runs a task function. Called on the thread of the lease."""
+        return self._loop.is_closed() and all(attempt.thread is None for attempt in list(self._runner.running.values()))
 
     def lease_lost(self, node_id: str) -> None:
         """Stop claiming, kill the child processes, and join again. Called on the thread of the lease, even while the
@@ -123,7 +130,8 @@ class Membership:
         self._logger.error("node %s has lost its lease; it stops its tasks and joins again under a new id", node_id)
         self._scheduler.fence()
         self._executor.kill_children()
-        self._loop.call_soon_threadsafe(self._stop_and_rejoin)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the node was stopped, and a thread goes on
+            self._loop.call_soon_threadsafe(self._stop_and_rejoin)
 
     def _stop_and_rejoin(self) -> None:
         self._scheduler.close()

@@ -7,11 +7,14 @@ process on this host is noticed at once, before its lease ends.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
+from synergon.model.tasks import Reaped
 from synergon.node.processes.executors import Executor
 from synergon.node.signals import Signals
 from synergon.stores.base import Store
@@ -63,23 +66,41 @@ class Reaper:
         gone = self._gone()
         while True:
             reaped = await self._store.reap(gone, BATCH)
-            for task in reaped:
-                self._logger.warning(
-                    "task %d (%s) was taken back from dead node %s: %s, suspect after %d deaths of its owners",
-                    task.id,
-                    task.kind,
-                    task.node_id,
-                    task.state,
-                    task.owner_deaths,
-                    extra={"task_id": task.id, "kind": task.kind},
-                )
+            self._log(reaped)
             self._signals.reaped(reaped)
             ready = [task.kind for task in reaped if task.state is State.READY]
             self._signals.ready([*ready, *(kind for task in reaped for kind in task.released)])
             self._signals.ended_unrun([task.id for task in reaped if task.state.is_final])
+            if reaped and reaped[-1].ended:
+                self._signals.expired(reaped[-1].ended)
             if len(reaped) < BATCH:
                 break
         self._nodes = [node for node in self._nodes if node.id not in gone]
+
+    def _log(self, reaped: Sequence[Reaped]) -> None:
+        """Log one line for each dead node, and one for each task on the level DEBUG."""
+        names = {node.id: f"{node.name} ({node.id})" for node in self._nodes}
+        tasks_by_node: dict[str, list[Reaped]] = {}
+        for task in reaped:
+            tasks_by_node.setdefault(task.node_id, []).append(task)
+            self._logger.debug(
+                "task %d (%s) was taken back from dead node %s: %s, suspect after %d deaths of its owners",
+                task.id,
+                task.kind,
+                task.node_id,
+                task.state,
+                task.owner_deaths,
+                extra={"task_id": task.id, "kind": task.kind},
+            )
+        for node_id, tasks in tasks_by_node.items():
+            states = Counter(task.state.value for task in tasks)
+            self._logger.warning(
+                "took back %d %s of dead node %s: %s",
+                len(tasks),
+                "task" if len(tasks) == 1 else "tasks",
+                names.get(node_id, node_id),
+                ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
+            )
 
     def _gone(self) -> list[str]:
         return [node.id for node in self._nodes if self._executor.is_gone(node.process)]

@@ -10,7 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
+from msgspec.structs import replace
+
 from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus, encode_status
+from synergon.model.requirements import PROCESS
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.claims.admission import Admission, kind_status
 from synergon.node.claims.ledger import Ledger
@@ -60,6 +63,8 @@ def _holders(running: Iterable[Attempt]) -> dict[str, tuple[int, ...]]:
     shares: dict[str, list[tuple[int, int]]] = {}
     for attempt in running:
         for name, amount in attempt.cost.items():
+            if name == PROCESS and attempt.waits_for_child:
+                continue
             shares.setdefault(name, []).append((-amount, attempt.claim.id))
     return {name: tuple(task_id for _, task_id in sorted(held)[:HOLDERS]) for name, held in shares.items()}
 
@@ -76,6 +81,8 @@ class StatusPublisher:
         scheduler: Scheduler,
         cordon: Cordon,
         schedules: Collection[str] = (),
+        *,
+        lease_seconds: float = 0.0,
     ) -> None:
         self._loop = loop
         self._admission = admission
@@ -84,15 +91,17 @@ class StatusPublisher:
         self._scheduler = scheduler
         self._cordon = cordon
         self._schedules = schedules
-        self.latest = b"{}"
-        self.version = 0
+        self._lease_seconds = lease_seconds
+        self.latest: bytes = b"{}"
+        self.version: int = 0
         """How often the status has been updated."""
 
     def current(self) -> NodeStatus:
         """The current status, not encoded. Cheap, and safe from any thread."""
-        return node_status(
+        status = node_status(
             self._admission, self._ledger, self._running, self._scheduler, self._cordon.departure, self._schedules
         )
+        return replace(status, lease_seconds=self._lease_seconds)
 
     def update(self) -> bytes:
         """Encode the current status and return it. Only on the event loop."""

@@ -6,12 +6,11 @@ import asyncio
 import logging
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from typing import Final
 
 from synergon.model.clock import Clock
-from synergon.node.attempts.attempt import Attempt
+from synergon.node.attempts.attempt import Attempt, location_of
 
 PATIENCE_SECONDS: Final = 1.0
 """How many seconds the event loop may be blocked before this is logged."""
@@ -34,6 +33,14 @@ class Watchdog:
         self._running = running
         self._pinged_at: float | None = None
         self._has_logged = False
+        self.lag_seconds: float = 0.0
+        """How many seconds the event loop took to answer the last ping."""
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how many seconds the event loop has not answered. Safe from any thread."""
+        pinged_at = self._pinged_at
+        return 0.0 if pinged_at is None else self._clock.monotonic() - pinged_at
 
     async def watch(self, end: asyncio.Event) -> None:
         """Ping the node's event loop and check for its answers, until `end` is set. Runs on another event loop."""
@@ -53,9 +60,9 @@ class Watchdog:
                 self._pinged_at = None
 
     def _answer(self) -> None:
-        if self._has_logged and self._pinged_at is not None:
-            seconds = self._clock.monotonic() - self._pinged_at
-            self._logger.warning("the event loop is running again, after %.1f s", seconds)
+        self.lag_seconds = self.blocked_seconds
+        if self._has_logged:
+            self._logger.warning("the event loop is running again, after %.1f s", self.lag_seconds)
         self._pinged_at = None
         self._has_logged = False
 
@@ -79,7 +86,4 @@ class Watchdog:
 
     def _location(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  the documented way to see another thread
-        if frame is None:
-            return "an unknown location"
-        last = traceback.extract_stack(frame)[-1]
-        return f"{last.filename}:{last.lineno} in {last.name}"
+        return "an unknown location" if frame is None else location_of(frame)

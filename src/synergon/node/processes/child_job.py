@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from synergon.context import AttemptLink, Context, OpenTransaction, fill_in
-from synergon.errors import Control, NotAvailable, PayloadError, RetryAfter, Snooze
+from synergon.errors import BatchErrors, Control, NotAvailable, PayloadError, RetryAfter, Snooze
+from synergon.model.attempts import BatchItem
+from synergon.model.dependencies import Dependency
+from synergon.model.log_records import RunningTask, running_task
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.tasks import NewTask
+from synergon.model.tracer import Trace, Tracer
+from synergon.node.attempts.batch_results import ends_of_items
 from synergon.node.attempts.outcomes import describe, find_control
+from synergon.node.processes.child_logs import name_no_job, send_lines_to_parent
 from synergon.node.processes.child_main import ChildChannel
 from synergon.options.durations import LONGEST_SECONDS
+from synergon.options.payload import Signature
 from synergon.providers.server import Server
 from synergon.task import REGISTERED, AnyTask, TaskType
 
@@ -25,12 +34,15 @@ if TYPE_CHECKING:
     from synergon.engine import Engine
 
 
+_entered: Final[set[Engine]] = set()
+"""The engines whose process lifespans this process has entered."""
+
 BEGINS: Final = b"begins"
 """The message that the child sends when imports are done and the task function starts. The timeout starts, too."""
 
 
 EXTENDS: Final = b"extend_timeout "
-"""Beginning of a message of the child: its timeout is to be extended by the seconds that follow."""
+"""The prefix of the message by which a child requests a longer timeout. The seconds follow."""
 
 
 class NoTransactionHere(NotAvailable):
@@ -52,12 +64,28 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     queue: str
     payload: bytes
+    items: tuple[bytes, ...] = ()
+    """The payloads of all items, if the function runs batches."""
+    batch_items: tuple[BatchItem, ...] = ()
     attempt: int
     claim_no: int
+    node: str
+    """The name of the node."""
+    trace: Trace | None = None
+    """The trace of the attempt. None if the engine is not traced."""
+    log_level: int
+    """The level of the parent's root logger."""
     tags: tuple[str, ...]
     meta: bytes | None
     server: Server | None = None
     scheduled_for: int | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    """Without their results."""
+    results: tuple[bytes | None, ...] = ()
+    """The results of the dependencies, as JSON."""
+
+
+_JOB: Final = msgspec.json.Decoder(ChildJob)
 
 
 class ChildControl(msgspec.Struct, frozen=True):
@@ -68,15 +96,29 @@ class ChildControl(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
+class ChildItemEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How one item of a batch ended: with a result, or with an error, which may be a control exception."""
+
+    result: bytes | None = None
+    error: ErrorRecord | None = None
+    control: ChildControl | None = None
+    is_retried: bool = True
+    """Whether the kind retries errors of this type."""
+
+
 class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a child to a job: the result and the child tasks, or an error or a control exception."""
 
     result: bytes | None = None
+    items: tuple[ChildItemEnd, ...] | None = None
+    """The ends of all items, if the function runs batches."""
     children: tuple[NewTask, ...] = ()
     error: ErrorRecord | None = None
     control: ChildControl | None = None
     is_payload_error: bool = False
     """Whether the payload does not match the signature of the function."""
+    is_retried: bool = True
+    """Whether the kind retries errors of this type."""
     wants_transaction: bool = False
     """Whether the function used ctx.transaction(), so that it can run only in the node's own process."""
 
@@ -84,9 +126,11 @@ class ChildAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class ChildLink(AttemptLink):
     """The link between the parent and a task function in a child: exchanges messages with the parent."""
 
+    tracer: Tracer | None = None
+
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
-        self.wants_transaction = False
+        self.wants_transaction: bool = False
         """The task function has called `ctx.transaction()`."""
 
     @property
@@ -121,11 +165,14 @@ class ChildLink(AttemptLink):
 
 def run_attempt(job_bytes: bytes, channel: ChildChannel) -> bytes:
     """Run one job and return its answer. This is the entry function of the child."""
-    job = msgspec.json.decode(job_bytes, type=ChildJob)
+    job = _JOB.decode(job_bytes)
     for entry in job.path:
         if entry not in sys.path:
             sys.path.append(entry)
-    return msgspec.json.encode(_run(job, channel))
+    try:
+        return msgspec.json.encode(_run(job, channel))
+    finally:
+        name_no_job()
 
 
 def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
@@ -141,31 +188,91 @@ def _run(job: ChildJob, channel: ChildChannel) -> ChildAnswer:
         meta=job.meta,
         server=job.server,
         scheduled_for=job.scheduled_for,
+        dependencies=tuple(
+            msgspec.structs.replace(entry, result_json=None if result is None else msgspec.Raw(result))
+            for entry, result in zip(job.dependencies, job.results, strict=True)
+        ),
+        items=job.batch_items,
     )
     try:
         task_type = _find(job)
+        _enter_lifespans(task_type.engine)
+        send_lines_to_parent(job, channel)
         _use_database_of_parent(task_type.engine, job.url)
-        arguments = task_type.signature.decode(job.payload)
+        link.tracer = task_type.engine._connection.tracer
+        arguments = _arguments(task_type.signature, job)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None), is_payload_error=True)
+    trace_id = None if job.trace is None else job.trace.id
+    token = running_task.set(RunningTask(job.node, job.task_id, job.kind, job.attempt, trace_id))
     try:
-        value = _call(task_type, arguments, context, channel)
-        result = task_type.signature.encode_result(value)
-        return ChildAnswer(result=result, children=context.children, wants_transaction=link.wants_transaction)
+        with _resumed(link.tracer, job.trace):
+            answer = _answer(task_type, job, lambda: _call(task_type, arguments, context, channel))
+        return msgspec.structs.replace(answer, children=context.children, wants_transaction=link.wants_transaction)
     except PayloadError as error:
         return ChildAnswer(error=describe(error, job.attempt, None), wants_transaction=link.wants_transaction)
     except BaseException as error:  # noqa: BLE001  whatever the task function raised is its outcome
         return ChildAnswer(
             error=describe(error, job.attempt, None),
             control=_control(find_control(error)),
+            is_retried=task_type.policy.retry.retries(error),
             wants_transaction=link.wants_transaction,
         )
+    finally:
+        running_task.reset(token)
+
+
+def _resumed(tracer: Tracer | None, trace: Trace | None) -> AbstractContextManager[None]:
+    return nullcontext() if tracer is None or trace is None else tracer.resume(trace.headers)
+
+
+def _arguments(signature: Signature, job: ChildJob) -> dict[str, Any]:
+    if signature.list_name is None:
+        return signature.decode(job.payload)
+    return signature.join_items(map(signature.decode, job.items))
+
+
+def _answer(task_type: AnyTask, job: ChildJob, call: Callable[[], Any]) -> ChildAnswer:
+    """Call the task function. Returns its result, or the ends of the items of its batch."""
+    signature = task_type.signature
+    if signature.list_name is None:
+        return ChildAnswer(result=task_type.encode_result(call()))
+    value, errors = None, None
+    try:
+        value = call()
+    except BatchErrors as error:
+        errors = error
+    ends = ends_of_items(signature, job.kind, len(job.items), value, errors)
+    return ChildAnswer(items=tuple(item_end(task_type, end, job.attempt) for end in ends))
+
+
+def item_end(task_type: AnyTask, end: bytes | BaseException, attempt: int) -> ChildItemEnd:
+    """The end of one item, as the child sends it."""
+    if isinstance(end, bytes):
+        return ChildItemEnd(result=end)
+    return ChildItemEnd(
+        error=describe(end, attempt, None),
+        control=_control(find_control(end)),
+        is_retried=task_type.policy.retry.retries(end),
+    )
 
 
 def _use_database_of_parent(engine: Engine, url: str) -> None:
     """Use the parent's URL: the settings of this process may have another one."""
-    engine.connection.is_in_child = True
-    engine.settings = engine.settings.changed({"url": url}, "parent process")
+    engine._connection.is_in_child = True
+    if engine.settings.url != url:
+        engine.settings = engine.settings.changed({"url": url}, "parent process")
+
+
+def _enter_lifespans(engine: Engine) -> None:
+    """Enter the engine's process lifespans, once in this process. When the process exits normally, it leaves them."""
+    if engine in _entered:
+        return
+    with ExitStack() as stack:
+        for make in engine._process_lifespans:
+            stack.enter_context(make())
+        atexit.register(stack.pop_all().close)
+    _entered.add(engine)
 
 
 def _find(job: ChildJob) -> AnyTask:
@@ -206,4 +313,6 @@ def _control(control: Control | None) -> ChildControl | None:
         return None
     # JSON has no infinity.
     seconds = min(control.seconds, LONGEST_SECONDS) if isinstance(control, Snooze | RetryAfter) else 0.0
-    return ChildControl(type(control).__name__, str(control), seconds)
+    # A subclass is sent as the class of synergon that it derives from.
+    name = next(base.__name__ for base in type(control).__mro__ if base.__module__ == Control.__module__)
+    return ChildControl(name, str(control), seconds)

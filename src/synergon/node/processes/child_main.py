@@ -29,7 +29,9 @@ from typing import Final, NamedTuple, NoReturn
 
 # ---------------------------------------------------------------- frames, for both sides
 
-CHUNK_BYTES: Final = 256 * 1024
+CHUNK_BYTES: Final = 32 * 1024
+LOG_SECONDS: Final = 5.0
+"""How many seconds a log record waits for the stream."""
 HEADER: Final = struct.Struct("!BIQ")  # kind, request number, length of what follows
 
 
@@ -55,6 +57,8 @@ class Kind(IntEnum):
     """The entry function raised; the payload is the traceback."""
     UNUSABLE = 16
     """An import failed, so the child cannot run jobs; the payload is the traceback."""
+    LOG = 17
+    """A log record. It belongs to the child and not to its job, so it may come at any time."""
 
 
 FRAME_TYPES: Final = frozenset(Kind)
@@ -118,13 +122,13 @@ class RequestRejected(RuntimeError):
 class ChildChannel:
     """Exchanges messages between a job and its parent. Thread-safe; closed when the job ends."""
 
+    _lock = threading.Lock()  # one for all: a process has one stream
     _request_numbers = count(1)  # unique in the process, so a late answer never matches a request of a later job
 
     def __init__(self, fd: int) -> None:
-        self.noted = threading.Event()
+        self.noted: Final = threading.Event()
         """Set when the parent has sent a note."""
         self._fd = fd
-        self._lock = threading.Lock()
         self._is_open = True
         self._notes: list[bytes] = []
         self._waiting: dict[int, SimpleQueue[Frame | None]] = {}
@@ -138,6 +142,17 @@ class ChildChannel:
         """Send a message to the parent. Blocks only while the socket's buffer is full."""
         with self._lock:
             self._write(Frame(Kind.MESSAGE, payload=message))
+
+    def send_log(self, line: bytes) -> bool:
+        """Send a log record to the parent, even after the end of the job. False if the stream is not free in time, as
+        for a signal handler that interrupted a write."""
+        if not self._lock.acquire(timeout=LOG_SECONDS):
+            return False
+        try:
+            self._write_out(Frame(Kind.LOG, payload=line))
+        finally:
+            self._lock.release()
+        return True
 
     def request(self, message: bytes) -> bytes:
         """Send a request to the parent, and return its answer. Raises RequestRejected if the parent has no answer, and
@@ -181,6 +196,9 @@ class ChildChannel:
     def _write(self, frame: Frame) -> None:
         if not self._is_open:
             raise ChannelClosed("the job has ended and its channel takes no more messages")
+        self._write_out(frame)
+
+    def _write_out(self, frame: Frame) -> None:
         data = memoryview(frame.encode())
         try:
             while data:

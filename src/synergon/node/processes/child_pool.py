@@ -33,7 +33,7 @@ MAX_STARTS: Final = 3
 """How many children are started for a job at most, if they die before they accept it: an import may be what kills
 them."""
 
-logger = logging.getLogger("synergon.node.processes.child_pool")
+logger: Final = logging.getLogger("synergon.node.processes.child_pool")
 printing(logger)
 
 
@@ -46,9 +46,9 @@ class ChildDied(ChildFailure):
 
     def __init__(self, pid: int | None, exit_code: int) -> None:
         self.pid = pid
-        self.exit_code = exit_code if exit_code >= 0 else None
-        self.signal_name = name_signal(-exit_code) if exit_code < 0 else None
-        self.description = describe_end(exit_code)
+        self.exit_code: Final = exit_code if exit_code >= 0 else None
+        self.signal_name: Final = name_signal(-exit_code) if exit_code < 0 else None
+        self.description: Final = describe_end(exit_code)
         super().__init__(f"child process {pid} {self.description} while it ran the task")
 
 
@@ -74,8 +74,8 @@ class ChildRun:
     def __init__(self, job: bytes, *, on_message: OnMessage | None, is_fresh: bool) -> None:
         self.is_fresh = is_fresh
         self.is_accepted = False
-        self.is_kill_requested = False
-        self.starts = 0
+        self.is_kill_requested: bool = False
+        self.starts: int = 0
         self._to_send = [Frame(Kind.JOB, payload=job)]
         self._on_message = on_message
         self._callbacks: set[asyncio.Future[None]] = set()
@@ -163,7 +163,8 @@ class ChildPool:
 
     `entry` is the function that runs a job, as `"module:function"`: `def entry(job: bytes, channel: ChildChannel) ->
     bytes`. The child imports it after the modules of `preload`. A child is replaced after `recycle_after` jobs, and
-    when it has more than `memory_limit_bytes` of resident memory after a job.
+    when it has more than `memory_limit_bytes` of resident memory after a job. `on_log` gets the log records of
+    children.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class ChildPool:
         recycle_after: int = 1000,
         memory_limit_bytes: int | None = None,
         preload: Sequence[str] = (),
+        on_log: Callable[[bytes], None] | None = None,
     ) -> None:
         self._entry = _check_entry(entry)
         self._recycle_after = _check_positive("recycle_after", recycle_after)
@@ -180,6 +182,7 @@ class ChildPool:
         if memory_limit_bytes is not None:
             _check_positive("memory_limit_bytes", memory_limit_bytes)
         self._preload = tuple(preload)
+        self._on_log = on_log
         self._idle: list[ChildProcess] = []
         self._working: dict[ChildProcess, ChildRun] = {}
         self._closing: asyncio.Future[None] | None = None
@@ -264,6 +267,9 @@ class ChildPool:
 
     def handle_frame(self, child: ChildProcess, frame: Frame) -> None:
         """Act on a frame that a child has sent."""
+        if frame.kind is Kind.LOG:
+            self._log(frame.payload)
+            return
         run = self._working.get(child)
         if run is None or run.is_kill_requested:
             return
@@ -278,6 +284,14 @@ class ChildPool:
             case Kind.ERROR | Kind.UNUSABLE:
                 self._release(child, is_usable=not run.is_fresh and frame.kind is Kind.ERROR)
                 self._finish(run, ChildError(frame.payload.decode(errors="replace")))
+
+    def _log(self, line: bytes) -> None:
+        if self._on_log is None:
+            return
+        try:
+            self._on_log(line)
+        except Exception as error:
+            logger.error("cannot read a log record of a child process", exc_info=error)
 
     def _release(self, child: ChildProcess, *, is_usable: bool) -> None:
         del self._working[child]

@@ -56,10 +56,10 @@ class ChildProcess:
     ) -> None:
         self.jobs_done = 0
         self.pid: int | None = None
-        self.exit_code = 0
+        self.exit_code: int = 0
         self.start_error: Exception | None = None
-        self.is_kill_requested = False
-        self.is_over = asyncio.Event()
+        self.is_kill_requested: bool = False
+        self.is_over: Final = asyncio.Event()
         """Set on the event loop after `ChildPool.handle_gone` was called."""
         self._arguments = (entry, " ".join(preload), *sys.path)
         self._pool = pool

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Final, Protocol
 
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.process_identity import is_gone, this_process
 from synergon.node.capacity import machine
 from synergon.node.claims.ledger import COMMANDS_AT_ONCE
+from synergon.node.processes.child_logs import log_line
 from synergon.node.processes.child_pool import ChildPool, ChildRun
 from synergon.options.settings import Settings
 
@@ -67,12 +69,15 @@ class Executor(Protocol):
 class LocalExecutor:
     """Runs task functions in threads and child processes of this process."""
 
+    child_entry: ClassVar[str] = "synergon.node.processes.child_job:run_attempt"
+    """The function that a child calls with each job."""
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._task_threads: ThreadPoolExecutor | None = None
         self._command_threads: ThreadPoolExecutor | None = None
         self._children: ChildPool | None = None
-        self.identity = this_process()
+        self.identity: Final = this_process()
 
     def is_gone(self, process: ProcessIdentity) -> bool:
         """Whether the process is certainly dead."""
@@ -90,7 +95,7 @@ class LocalExecutor:
 
     def _threads_for_tasks(self) -> ThreadPoolExecutor:
         if self._task_threads is None:
-            self._task_threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="synergon-task")
+            self._task_threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="synergon-task")
         return self._task_threads
 
     def _threads_for_commands(self) -> ThreadPoolExecutor:
@@ -102,9 +107,10 @@ class LocalExecutor:
         """Run a job in a child process."""
         if self._children is None:
             self._children = ChildPool(
-                entry="synergon.node.processes.child_job:run_attempt",
+                entry=self.child_entry,
                 recycle_after=self._settings.child_tasks,
                 memory_limit_bytes=self._settings.child_memory,
+                on_log=partial(log_line, node=self._settings.name),
             )
         return self._children.start(job, on_message=on_message, fresh=fresh)
 
@@ -115,7 +121,7 @@ class LocalExecutor:
 
     def start_in_background(self, loop: BackgroundLoop) -> BackgroundRun:
         """Run `loop.run` on a thread with its own event loop."""
-        return LoopThread(loop)
+        return LoopThread(loop, "synergon-lease")
 
     def exit_process(self, code: int) -> None:
         """End this process at once."""
@@ -133,11 +139,11 @@ class LocalExecutor:
 class LoopThread:
     """Runs a coroutine on a thread with its own event loop."""
 
-    def __init__(self, loop: BackgroundLoop) -> None:
+    def __init__(self, loop: BackgroundLoop, name: str) -> None:
         self._background_loop = loop
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="synergon-lease", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.record import from_datetime, to_datetime
+from synergon.stores import session as port
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class AuditRows:
+class AuditRows(port.AuditRows):
     """Implements `stores.session.AuditRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
@@ -24,7 +25,6 @@ class AuditRows:
         self._tables: Final = session.tables
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an operator action. An outcome of None means that the named node will report it."""
         now = to_datetime(self._session.now)
         self._tables.last_action_id += 1
         record = self._tables.audit[self._tables.last_action_id] = AuditRecord(
@@ -33,14 +33,17 @@ class AuditRows:
             subject=action.subject,
             value=action.value,
             who=action.who,
+            node_name=action.node_name,
             requested_at=now,
             done_at=None if outcome is None else now,
             outcome=outcome,
         )
         return record
 
+    async def may_add(self) -> bool:
+        return True
+
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an action. False if the action has an outcome or does not exist."""
         record = self._tables.audit.get(action_id)
         if record is None or record.outcome is not None:
             return False
@@ -48,16 +51,13 @@ class AuditRows:
         return True
 
     async def latest(self, limit: int) -> list[AuditRecord]:
-        """The latest actions, newest first."""
         return list(islice(reversed(self._tables.audit.values()), limit))
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """The actions whose outcome this node has yet to report, oldest first."""
         records = self._tables.audit.values()
         return list(islice((one for one in records if one.outcome is None and one.subject == node_id), limit))
 
     async def prune(self, age: int, limit: int) -> None:
-        """Of the oldest `limit` actions, delete those older than `age` microseconds."""
         before = self._session.now - age
         for record in list(islice(self._tables.audit.values(), limit)):
             if from_datetime(record.requested_at) < before:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from synergon.model.limits import NewRate
+from synergon.model.lifecycle import State
+from synergon.model.limits import NO_BATCH, NO_RATE, NewBatch, NewRate
 from synergon.model.nodes import NewNode
 from synergon.stores.memory.row import Row
+from synergon.stores.rows import LimitRow
 
 
 class Node(msgspec.Struct):
@@ -28,6 +30,14 @@ class Limit(msgspec.Struct):
     """What the code declared last, as JSON."""
     value: int | None
     rate: NewRate | None
+    batch: NewBatch | None = None
+    next_at: int | None = None
+
+    def row(self, name: str) -> LimitRow:
+        """The limit as rules read it."""
+        per, starts, burst, by_units = NO_RATE if self.rate is None else self.rate.values
+        batch_size, batch_wait = NO_BATCH if self.batch is None else self.batch.values
+        return LimitRow(name, self.value, per, starts, burst, by_units, self.next_at, batch_size, batch_wait)
 
 
 class Server(msgspec.Struct):
@@ -35,23 +45,25 @@ class Server(msgspec.Struct):
 
     capacity: int | None
     failures: int = 0
+    recent: int = 0
+    """The last outcomes, one bit each: 1 is a failure."""
     backoffs: int = 0
-    """The number of back-offs since the last success."""
+    """The number of back-offs since `recent` had no failure."""
     backs_off_until: int | None = None
-
-    def is_backed_off(self, now: int) -> bool:
-        """Whether the server backs off at this moment."""
-        return self.backs_off_until is not None and self.backs_off_until > now
+    failed_at: int | None = None
 
 
 class Provider(msgspec.Struct):
-    """A provider: the back-off of its servers, and its pool."""
+    """A provider: what it declares about the health of its servers, and its pool."""
 
     declared: str
     """What the code declared last, as JSON."""
     backoff_after: int | None
     backoff_first: int
     backoff_cap: int
+    failure_most: int | None
+    failure_window: int
+    probe_timeout: int | None
     servers: dict[str, Server] = {}
 
 
@@ -65,5 +77,6 @@ class Group(msgspec.Struct):
     live: int = 0
     """The number of live tasks of the group."""
     members: dict[int, Row] = {}
-    followers: dict[int, Row] = {}
-    """The tasks that wait for the end of the group."""
+    is_flow: bool = False
+    state: State | None = None
+    """The final state of the group, from the states of its tasks. None until the group has ended."""

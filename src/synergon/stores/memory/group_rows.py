@@ -1,4 +1,4 @@
-"""Groups of tasks in the memory store: implements `stores.session.GroupRows` over the store's tables."""
+"""Groups of tasks in the memory store: implements `stores.task_primitives.GroupRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from synergon.model.lifecycle import FINAL
+from synergon.model.flows import FlowQuery
+from synergon.model.lifecycle import FINAL, State
 from synergon.model.record import to_datetime
+from synergon.stores import task_primitives as port
 from synergon.stores.memory.entries import Group
-from synergon.stores.rows import ChangedTask, GroupCount, GroupRow
+from synergon.stores.rows import GroupCount, GroupRow
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class GroupRows:
-    """Implements `stores.session.GroupRows` for the memory store."""
+class GroupRows(port.GroupRows):
+    """Implements `stores.task_primitives.GroupRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -25,49 +27,59 @@ class GroupRows:
         self._session: Final = session
         self._tables: Final = session.tables
 
-    async def add(self, name: str) -> int:
-        """Insert a group. Returns its id."""
+    async def add(self, name: str, is_flow: bool) -> int:
         tables = self._tables
         tables.last_group_id += 1
-        tables.groups[tables.last_group_id] = Group(name, created_at=self._session.now)
+        tables.groups[tables.last_group_id] = Group(name, created_at=self._session.now, is_flow=is_flow)
         return tables.last_group_id
 
     async def set_then(self, group_id: int, task_id: int) -> None:
-        """Store which task follows the group."""
         self._tables.groups[group_id].then_id = task_id
-
-    async def open(self, ids: Iterable[int]) -> set[int]:
-        """The groups of this list that have not ended."""
-        return {group_id for group_id, group in self._found(ids) if group.ended_at is None}
 
     def _found(self, ids: Iterable[int]) -> list[tuple[int, Group]]:
         groups = self._tables.groups
         return [(group_id, groups[group_id]) for group_id in ids if group_id in groups]
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
-        """End the groups of this list that have no live task. Returns those that had not ended before."""
         ended = []
         for group_id, group in self._found(ids):
             if group.live == 0 and group.ended_at is None:
                 group.ended_at = self._session.now
-                self._tables.note_if_empty(group_id)
+                states = {row.state for row in group.members.values()}
+                group.state = next(
+                    (state for state in (State.FAILED, State.CANCELLED) if state in states), State.SUCCEEDED
+                )
                 ended.append(group_id)
         return ended
 
-    async def release_followers(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move the tasks that waited for these groups to `scheduled`, `waiting` or `ready`."""
-        followers = [row for _, group in self._found(ids) for row in group.followers.values()]
-        for row in followers:
-            self._tables.release(row, self._session.now)
-        return [ChangedTask(row.id, row.task.kind, row.state, row.limit_key, row.task.group_id) for row in followers]
+    async def reopen_flows(self, ids: Iterable[int]) -> None:
+        for _, group in self._found(ids):
+            if group.is_flow:
+                group.ended_at = group.state = None
 
     async def live_tasks(self, group_id: int) -> list[int]:
-        """The live tasks of a group."""
         members = (row for _, group in self._found([group_id]) for row in group.members.values())
         return [row.id for row in members if row.state not in FINAL]
 
+    async def final_tasks(self, group_id: int) -> list[int]:
+        """The final tasks of a group or a flow that did not succeed."""
+        members = (row for _, group in self._found([group_id]) for row in group.members.values())
+        return [row.id for row in members if row.state in (State.FAILED, State.CANCELLED)]
+
+    async def flows(self, query: FlowQuery) -> list[int]:
+        """The flows that match, newest first, one more than the limit if there are more."""
+        found = (
+            group_id
+            for group_id, group in reversed(self._tables.groups.items())
+            if group.is_flow
+            and (query.before is None or group_id < query.before)
+            and query.name in (None, group.name)
+            and query.state in (None, group.state)
+            and query.is_open in (None, group.ended_at is None)
+        )
+        return list(islice(found, query.limit + 1))
+
     async def read(self, ids: Sequence[int]) -> list[GroupRow]:
-        """The rows of these groups."""
         return [
             GroupRow(
                 group_id,
@@ -75,24 +87,39 @@ class GroupRows:
                 to_datetime(group.created_at),
                 None if group.ended_at is None else to_datetime(group.ended_at),
                 group.then_id,
+                group.is_flow,
+                group.state,
             )
             for group_id, group in self._found(ids)
         ]
 
     async def counts(self, ids: Sequence[int]) -> list[GroupCount]:
-        """How many tasks of these groups, live or final, are in each state."""
         return [
             GroupCount(group_id, state, count)
             for group_id, group in self._found(ids)
             for state, count in Counter(row.state for row in group.members.values()).items()
         ]
 
-    async def prune(self, age: int, limit: int) -> None:
-        """Delete groups that ended longer than `age` ago and have no task, live or final. Checks at most `limit`
-        groups."""
-        tables, ended_before = self._tables, self._session.now - age
-        for group_id in list(islice(tables.empty_groups, limit)):
-            if not tables.is_empty(group_id):  # a task has joined the group after its end
-                del tables.empty_groups[group_id]
-            elif (tables.groups[group_id].ended_at or 0) < ended_before:
-                del tables.empty_groups[group_id], tables.groups[group_id]
+    async def old(self, state: State, age: int, limit: int) -> list[int]:
+        ended_before = self._session.now - age
+        ended = (
+            (group.ended_at, group_id)
+            for group_id, group in self._tables.groups.items()
+            if group.state is state and (group.ended_at or 0) < ended_before and self._is_unused(group)
+        )
+        return [group_id for _, group_id in islice(ended, limit)]
+
+    def _is_unused(self, group: Group) -> bool:
+        """Whether no live task belongs to the group, follows it, or depends on one of its tasks."""
+        rows = self._tables.rows
+        then = rows.get(group.then_id or 0)
+        dependents = (row.task_id for row in self._tables.dependencies.on(group.members))
+        return (
+            group.live == 0
+            and (then is None or then.state in FINAL)
+            and all(rows[task_id].state in FINAL for task_id in dependents)
+        )
+
+    async def delete(self, ids: Sequence[int]) -> None:
+        for group_id in ids:
+            del self._tables.groups[group_id]

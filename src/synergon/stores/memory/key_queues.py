@@ -12,8 +12,8 @@ from synergon.stores.rows import KeyQueueName
 
 
 def key_queue_name(row: Row) -> KeyQueueName | None:
-    """The key queue of the task. None if the task has no limit key or waits for a group."""
-    return None if row.limit_key is None or row.after_group is not None else (row.task.kind, row.limit_key)
+    """The key queue of the task. None if the task has no limit key or waits for dependencies."""
+    return None if row.limit_key is None or row.is_dependent else (row.task.kind, row.limit_key)
 
 
 def rank(row: Row) -> int:
@@ -29,8 +29,8 @@ class KeyQueue:
     def __init__(self, kind: str, key: str) -> None:
         self.kind: Final = kind
         self.key: Final = key
-        self.size = 0
-        self.running = 0
+        self.size: int = 0
+        self.running: int = 0
         self.scheduled: Final = TaskIndex(lambda row: row.run_at if self._has(row, State.SCHEDULED) else None)
         self.ready: Final[dict[str, TaskIndex]] = {}
         """For each queue, the ready tasks; the last one in claim order comes first."""
@@ -38,7 +38,7 @@ class KeyQueue:
         """For each queue, the waiting tasks; the first one in claim order comes first."""
 
     def _has(self, row: Row, state: State) -> bool:
-        return row.state is state and row.limit_key == self.key and row.after_group is None
+        return row.state is state and row.limit_key == self.key and not row.is_dependent
 
     def join(self, row: Row) -> None:
         """Add a task in its current state."""
@@ -85,7 +85,7 @@ class KeyQueue:
         return sum(agenda.count for agenda in self.waiting.values())
 
     def rows(self, state: State) -> Iterator[Row]:
-        """The ready tasks or the waiting tasks, in no order."""
+        """The rows of the tasks in this state, `ready` or `waiting`, in any order."""
         agendas = self.ready if state is State.READY else self.waiting
         return (row for agenda in agendas.values() for row in agenda.rows())
 

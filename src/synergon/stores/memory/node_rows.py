@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
+from synergon.stores import session as port
+from synergon.stores.rows import NodeName
+
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class NodeRows:
+class NodeRows(port.NodeRows):
     """Implements `stores.session.NodeRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
@@ -23,22 +26,18 @@ class NodeRows:
         return self._tables.is_leased(node_id, self._session.now) if node_id in self._tables.nodes else None
 
     async def cordon(self, node_id: str) -> None:
-        """Mark the node as cordoned: it may claim nothing."""
         node = self._tables.nodes[node_id]
         if node.cordoned_at is None:
             node.cordoned_at = self._session.now
 
     async def uncordon(self, node_id: str) -> None:
-        """Remove the cordon mark: the node may claim again."""
         self._tables.nodes[node_id].cordoned_at = None
 
     async def lock_dead(self, gone: Sequence[str]) -> list[str]:
-        """The nodes whose lease has ended, and those of `gone`."""
         now, nodes = self._session.now, self._tables.nodes
         return [node_id for node_id in nodes if node_id in gone or not self._tables.is_leased(node_id, now)]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
-        """The ids of the nodes with a live lease that run the kind and serve the queue."""
         now, tables = self._session.now, self._tables
         return [
             node_id
@@ -48,8 +47,12 @@ class NodeRows:
             and (node.registered.queues is None or queue in node.registered.queues)
         ]
 
+    async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
+        nodes = self._tables.nodes
+        found = [nodes[node_id].registered for node_id in ids if node_id in nodes]
+        return {node.id: NodeName(node.id, node.name, node.process) for node in found}
+
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the nodes of this list that hold no running task."""
         nodes, running = self._tables.nodes, self._tables.running
         for node_id in dead:
             if not running.get(node_id):

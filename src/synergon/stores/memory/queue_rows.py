@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from synergon.stores import session as port
+
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class QueueRows:
+class QueueRows(port.QueueRows):
     """Implements `stores.session.QueueRows` for the memory store."""
 
     __slots__ = ("_session",)
@@ -17,7 +19,6 @@ class QueueRows:
         self._session: Final = session
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new. False if it was paused already."""
         queues = self._session.tables.queues
         if queues.get(queue) is not None:
             return False
@@ -25,7 +26,6 @@ class QueueRows:
         return True
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue. False if it was not paused, or does not exist."""
         queues = self._session.tables.queues
         if queues.get(queue) is None:
             return False

@@ -62,9 +62,9 @@ class ReadyTasks:
         """Whether a ready task of the kind has requirements of its own."""
         return self._with_requirements[kind] > 0
 
-    def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup:
-        """The ready group of this kind, queue and requirements. It must exist."""
-        return self._ready_groups[kind][queue][requirements]
+    def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup | None:
+        """The ready group of this kind, queue and requirements. None if it has no task any more."""
+        return self._ready_groups[kind][queue].get(requirements)
 
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:
         """The ready groups of a kind, in all queues or in `queues`."""
@@ -75,6 +75,13 @@ class ReadyTasks:
     def ready_commands(self, kind: str) -> Iterable[ReadyCommands]:
         """The ready groups of a kind of commands."""
         return self._commands.get(kind, {}).values()
+
+    def by_kind(self) -> Iterator[tuple[str, ReadyGroup]]:
+        """All ready groups, each with its kind."""
+        for kind in self._ready_groups:
+            yield from ((kind, ready_group) for ready_group in self.ready_groups(kind))
+        for kind, commands in self._commands.items():
+            yield from ((kind, ready_group) for ready_group in commands.values())
 
     def all_ready_groups(self) -> list[ReadyGroup]:
         """The ready groups of all kinds."""

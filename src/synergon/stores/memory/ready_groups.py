@@ -1,4 +1,5 @@
-"""A ready group of the memory store: ready tasks in claim order, higher priority first, then lower id."""
+"""A ready group of the memory store: ready tasks in claim order, higher priority first, then lower tag of tenants, then
+lower id."""
 
 from __future__ import annotations
 
@@ -16,18 +17,19 @@ READY: Final = State.READY
 SLACK: Final = 64
 """How many outdated entries are tolerated before the ready group is rebuilt."""
 
-Entry = tuple[int, int, Row]
-"""Negated priority, id and row of a task."""
+Entry = tuple[int, int, int, Row]
+"""Negated priority, tag, id and row of a task."""
 
-Position = tuple[int, int]
-"""The position of a task in claim order: its negated priority and its id. The smallest is first."""
+Position = tuple[int, int, int]
+"""The position of a task in claim order: its negated priority, its tag and its id. The smallest is first."""
 
 
 class ReadyGroup:
     """The ready tasks of one kind, queue and requirements.
 
     Most tasks become ready in claim order and with equal priority. They are in a deque, where adding and taking a task
-    costs constant time. All others (different priorities, retries, tasks that were due later) are in a heap.
+    costs constant time. All others (different priorities, retries, tasks that were due later, tasks of tenants that
+    take turns) are in a heap.
 
     A task that is removed from the middle does not remove its entry. An entry is valid only while the row has the
     position of the entry; outdated entries are skipped. They never outnumber the valid ones by more than `SLACK`.
@@ -38,7 +40,7 @@ class ReadyGroup:
     def __init__(self, queue: str, requirements: str) -> None:
         self.queue: Final = queue
         self.requirements: Final = requirements
-        self.count = 0
+        self.count: int = 0
         """The number of ready tasks in the group."""
         self._fifo: deque[Row] = deque()
         self._fifo_priority = 0
@@ -52,13 +54,15 @@ class ReadyGroup:
     def add(self, row: Row) -> None:
         """Add an entry for a ready task."""
         fifo = self._fifo
-        if not fifo:
+        if row.task.fair_key is not None:
+            heappush(self._heap, (-row.priority, row.fair_tag, row.id, row))
+        elif not fifo:
             self._fifo_priority = row.priority
             fifo.append(row)
         elif row.priority == self._fifo_priority and row.id > fifo[-1].id:
             fifo.append(row)
         else:
-            heappush(self._heap, (-row.priority, row.id, row))
+            heappush(self._heap, (-row.priority, 0, row.id, row))
 
     def forget_one(self) -> None:
         """Note that a ready task of the group changes its state. The caller changes the row, and the entry is skipped
@@ -77,15 +81,15 @@ class ReadyGroup:
 
     def peek(self, head: Position) -> Row:
         """The first task, whose position `head` has just returned."""
-        if self._fifo and self._fifo[0].id == head[1]:
+        if self._fifo and self._fifo[0].id == head[2]:
             return self._fifo[0]
-        return self._heap[0][2]
+        return self._heap[0][3]
 
     def pop(self, head: Position) -> Row:
         """Remove and return the first task, whose position `head` has just returned."""
-        if self._fifo and self._fifo[0].id == head[1]:
+        if self._fifo and self._fifo[0].id == head[2]:
             return self._fifo.popleft()
-        return heappop(self._heap)[2]
+        return heappop(self._heap)[3]
 
     def first(self, most: int, now: int) -> list[Row]:
         """The first `most` tasks that have not expired. They are not removed."""
@@ -96,18 +100,24 @@ class ReadyGroup:
 
     def rows(self, after: Position | None = None) -> Iterator[Row]:
         """The ready tasks after this position, in order, including expired ones."""
-        position = (-self._fifo_priority, self._fifo[-1].id) if self._fifo else None
+        position = (-self._fifo_priority, 0, self._fifo[-1].id) if self._fifo else None
         fifo = iter(self._fifo) if position is not None and (after is None or position > after) else iter(())
         for row in self._in_order(fifo, sorted(self._heap)):
-            if after is None or (-row.priority, row.id) > after:
+            if after is None or (-row.priority, row.fair_tag, row.id) > after:
                 yield row
+
+    def oldest(self) -> int | None:
+        """Since when the oldest ready task is due. None if there is none."""
+        first = next((row.run_at for row in self._fifo if self._counts(row, self._fifo_priority)), None)
+        beside = [row.run_at for priority, tag, _, row in self._heap if self._counts(row, -priority, tag)]
+        return min(beside if first is None else (*beside, first), default=None)
 
     def _in_order(self, fifo: Iterator[Row], beside: Iterable[Entry]) -> Iterator[Row]:
         """The tasks of the deque and of the given heap entries in claim order, without outdated entries."""
-        entries = ((-row.priority, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
-        good = (entry for entry in beside if self._counts(entry[2], -entry[0]))
+        entries = ((-row.priority, 0, row.id, row) for row in fifo if self._counts(row, self._fifo_priority))
+        good = (entry for entry in beside if self._counts(entry[3], -entry[0], entry[1]))
         last_id = 0
-        for _, task_id, row in merge(entries, good):
+        for _, _, task_id, row in merge(entries, good):
             if task_id != last_id:  # a task whose priority was changed and changed back has several valid entries
                 yield row
             last_id = task_id
@@ -129,24 +139,25 @@ class ReadyGroup:
         while fifo:
             row = fifo[0]
             if self._counts(row, priority) and _may_start(row, now):
-                return (-priority, row.id)
+                return (-priority, 0, row.id)
             fifo.popleft()
         return None
 
     def _heap_head(self, now: int) -> Position | None:
         heap = self._heap
         while heap:
-            negated_priority, task_id, row = heap[0]
-            if self._counts(row, -negated_priority) and _may_start(row, now):
-                return (negated_priority, task_id)
+            negated_priority, tag, task_id, row = heap[0]
+            if self._counts(row, -negated_priority, tag) and _may_start(row, now):
+                return (negated_priority, tag, task_id)
             heappop(heap)
         return None
 
-    def _counts(self, row: Row, priority: int) -> bool:
+    def _counts(self, row: Row, priority: int, tag: int = 0) -> bool:
         task = row.task
         return (
             row.state is READY
             and row.priority == priority
+            and row.fair_tag == tag
             and task.queue == self.queue
             and task.requirements == self.requirements
         )
@@ -155,9 +166,9 @@ class ReadyGroup:
         self._fifo = deque(row for row in self._fifo if self._counts(row, self._fifo_priority))
         in_fifo = {row.id for row in self._fifo}
         good = {
-            row.id: (negated_priority, row.id, row)
-            for negated_priority, _, row in self._heap
-            if self._counts(row, -negated_priority) and row.id not in in_fifo
+            row.id: (negated_priority, tag, row.id, row)
+            for negated_priority, tag, _, row in self._heap
+            if self._counts(row, -negated_priority, tag) and row.id not in in_fifo
         }
         self._heap = list(good.values())
         heapify(self._heap)
@@ -177,5 +188,5 @@ class ReadyCommands(ReadyGroup):
         super().__init__(queue, requirements)
         self.target: Final = target
 
-    def _counts(self, row: Row, priority: int) -> bool:
-        return row.task.target == self.target and super()._counts(row, priority)
+    def _counts(self, row: Row, priority: int, tag: int = 0) -> bool:
+        return row.task.target == self.target and super()._counts(row, priority, tag)

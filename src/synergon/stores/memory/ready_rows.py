@@ -1,5 +1,5 @@
-"""Ready tasks in the memory store, as a claim reads and takes them: implements `stores.session.ReadyRows` over the
-store's tables."""
+"""Ready tasks in the memory store, as a claim reads and takes them: implements `stores.claim_primitives.ReadyRows` over
+the store's tables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Final
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
 from synergon.model.lifecycle import State
+from synergon.model.limits import KEY_QUEUES
+from synergon.stores import claim_primitives as port
 from synergon.stores.columns import CLAIM_COLUMNS
-from synergon.stores.memory.entries import Provider, Server
 from synergon.stores.memory.ready_groups import ReadyGroup
 from synergon.stores.memory.row import Row, values_of
+from synergon.stores.memory.server_rows import server_row
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rows import ClaimableGroups, SharedLimits
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
-from synergon.stores.rules.server_health import capacity_of
-from synergon.stores.rules.shared_capacity import Grant, HeldPermits, ServerCapacity
+from synergon.stores.rules.server_health import capacity_at
+from synergon.stores.rules.shared_capacity import Grant, HeldPermits
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class ReadyRows:
-    """Implements `stores.session.ReadyRows` for the memory store."""
+class ReadyRows(port.ReadyRows):
+    """Implements `stores.claim_primitives.ReadyRows` for the memory store."""
 
     __slots__ = ("_session", "_tables")
 
@@ -34,7 +36,6 @@ class ReadyRows:
         self._tables = session.tables
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands."""
         is_cordoned = await self.is_cordoned(request.node_id)
         groups = [
             (kind.kind, group.queue, group.requirements)
@@ -50,7 +51,6 @@ class ReadyRows:
         return open_groups(self._tables, kind.kind, queues)
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned. None if it has no live lease."""
         if not self._tables.is_leased(node_id, self._session.now):
             return None
         return self._tables.nodes[node_id].cordoned_at is not None
@@ -59,21 +59,14 @@ class ReadyRows:
         """Read all limits and servers. Reads nothing if no task of these kinds needs a permit."""
         if not any(kind.limits or kind.provider is not None for kind in kinds):
             return SharedLimits({}, [])
+        now = self._session.now
         servers = [
-            self._capacity(name, provider, address, server)
+            capacity_at(server_row(name, provider, address, server), now)
             for name, provider in self._tables.providers.items()
             for address, server in provider.servers.items()
         ]
-        return SharedLimits({name: limit.value for name, limit in self._tables.limits.items()}, servers)
-
-    def _capacity(self, name: str, provider: Provider, address: str, server: Server) -> ServerCapacity:
-        return capacity_of(
-            (name, address),
-            server.capacity,
-            failures=server.failures,
-            backoff_after=provider.backoff_after,
-            backs_off=server.is_backed_off(self._session.now),
-        )
+        limits = (limit.row(name) for name, limit in self._tables.limits.items() if not name.startswith(KEY_QUEUES))
+        return SharedLimits.of(limits, servers, now)
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
@@ -87,17 +80,16 @@ class ReadyRows:
         return permits, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, at most the given number of each."""
         return [
             self._task(request, row)
             for group, number in numbers.items()
-            for row in self._tables.ready.ready_group(*group).first(number, self._session.now)
+            if (found := self._tables.ready.ready_group(*group)) is not None
+            for row in found.first(number, self._session.now)
         ]
 
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         return [
             self._task(request, row)
             for kind in kinds
@@ -125,6 +117,23 @@ class ReadyRows:
             start(self._tables, self._tables.rows[task.id], node_id, self._session.now, grant) for task, grant in taken
         ]
 
+    async def take_members(self, node_id: str, leader: Claim, count: int) -> list[Claim]:
+        """Claim the first waiting tasks of the leader's key queue, for the leader's batch."""
+        tables, now = self._tables, self._session.now
+        assert leader.limit_key is not None, "only tasks of a key queue lead"
+        tables.rows[leader.id].batch_id = leader.id
+        waiting = tables.key_queues[leader.kind, leader.limit_key].waiting.get(leader.queue)
+        is_open = waiting is not None and tables.queues.get(leader.queue) is None
+        # Tasks that have expired, or have other requirements, take up places of this batch until they are gone.
+        rows = [
+            row
+            for row in (waiting.firsts(count) if waiting is not None and is_open else ())
+            if row.task.requirements == leader.requirements and (row.expires_at is None or row.expires_at > now)
+        ]
+        for row in rows:
+            row.batch_id = leader.id
+        return [start(tables, row, node_id, now) for row in rows]
+
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
         """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
         row = self._tables.rows[task.id]
@@ -135,20 +144,29 @@ class ReadyRows:
         return True
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """Delete the node's reservation for the task."""
         row = self._tables.rows.get(task_id)
         if row is not None and row.reserved_by == node_id:
             row.release_reservation()
 
     def _task(self, request: ClaimRequest, row: Row) -> ReadyTask:
-        task, avoid = row.task, server_to_avoid(row.server, row.attempts)
+        task, avoid = row.task, server_to_avoid(row.server, row.attempts, row.server_failures)
         may_reserve = (
             request.patience is not None
             and self._session.now - row.run_at >= request.patience
             and not self._is_reserved_elsewhere(request, row)
         )
         return ReadyTask(
-            row.id, row.priority, task.kind, task.queue, task.requirements, task.target, avoid, may_reserve
+            row.id,
+            row.priority,
+            task.kind,
+            task.queue,
+            task.requirements,
+            task.target,
+            avoid,
+            may_reserve,
+            row.fair_tag,
+            task.units,
+            row.server_failures > 0,
         )
 
     def _is_reserved_elsewhere(self, request: ClaimRequest, row: Row) -> bool:
@@ -174,7 +192,8 @@ def start(tables: Tables, row: Row, node_id: str, now: int, grant: Grant | None 
         tables.take_permits(row, grant)
     server = None if grant is None else grant.server
     protected_for = row.protected_until - now if row.protected_until > now else 0
-    return Claim(*(*_claim_values(row), server, row.slot, protected_for))
+    waited = now - row.run_at if now > row.run_at else 0
+    return Claim(*(*_claim_values(row), server, row.slot, protected_for, waited))
 
 
 _claim_values: Final = values_of(CLAIM_COLUMNS)

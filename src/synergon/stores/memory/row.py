@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
+from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import NewTask
+from synergon.stores.rows import ChangedTask
 from synergon.stores.typed_rows import field_names, read_row
 
 Tally = dict[State, int]
@@ -37,10 +39,16 @@ class Row(msgspec.Struct, gc=False):
     expires_at: int | None
     limit_key: str | None = None
     """The key of the task's key queue."""
-    after_group: int | None = None
-    """The group that the task waits for; None after the group has ended."""
+    fair_tag: int = 0
+    """The turn of the task among those of its kind and priority. 0 if it has none."""
+    is_dependent: bool = False
+    """Whether the task waits for dependencies."""
+    has_dependents: bool = False
+    """Whether other tasks may depend on this one."""
+    batch_id: int | None = None
+    """The leader of the batch in which the task runs, or ran when it ended."""
     holds: tuple[str, ...] | None = None
-    """The limits of which the running task holds a permit. None if the task needs no permits or does not run."""
+    """The limits whose permits the running task holds. None if the task needs no permits or does not run."""
     provider: str | None = None
     """The provider of the server on which the task runs."""
     server: str | None = None
@@ -56,6 +64,7 @@ class Row(msgspec.Struct, gc=False):
     attempts: int = 0
     crashes: int = 0
     owner_deaths: int = 0
+    server_failures: int = 0
     node_id: str | None = None
     started_at: int | None = None
     finished_at: int | None = None
@@ -69,6 +78,8 @@ class Row(msgspec.Struct, gc=False):
     result: bytes | None = None
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
+    ended_attempts: tuple[AttemptRecord, ...] = ()
+    """The attempts that ended otherwise than by the success."""
     finished_no: int | None = None
     """The last claim for which an outcome was applied."""
 
@@ -90,5 +101,11 @@ _record_values: Final = values_of(_RECORD_COLUMNS)
 
 
 def record_of(row: Row) -> TaskRecord:
-    """The row as users see it; shares nothing with it that could change."""
+    """The record of a row, as users get it. It shares no mutable value with the row."""
     return read_row(TaskRecord, _RECORD_COLUMNS, _record_values(row))
+
+
+def changed_task(row: Row) -> ChangedTask:
+    """The row as primitives that change tasks return it."""
+    task = row.task
+    return ChangedTask(row.id, task.kind, row.state, row.limit_key, task.group_id, task.fair_key)

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from synergon.model.lifecycle import FINAL
+from synergon.stores import session as port
 from synergon.stores.rows import ScheduleRow
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
 
 
-class ScheduleRows:
+class ScheduleRows(port.ScheduleRows):
     """Implements `stores.session.ScheduleRows` for the memory store."""
 
     __slots__ = ("_tables",)
@@ -21,16 +22,13 @@ class ScheduleRows:
         self._tables: Final = session.tables
 
     async def add(self, row: ScheduleRow) -> bool:
-        """Insert a schedule."""
         return self._tables.schedules.setdefault(row.name, row) is row
 
     async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """The first schedules that are due."""
         due = [(at, row.name, row) for at, row in self._awaited(declared) if at <= now]
         return [row for _, _, row in sorted(due)[:limit]]
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
-        """The schedules with these names."""
         return {name: self._tables.schedules[name] for name in names if name in self._tables.schedules}
 
     async def write(self, rows: Sequence[tuple[int | None, ScheduleRow]]) -> int:
@@ -44,19 +42,15 @@ class ScheduleRows:
         return written
 
     async def delete(self, name: str) -> bool:
-        """Delete a schedule."""
         return self._tables.schedules.pop(name, None) is not None
 
     async def all(self) -> list[ScheduleRow]:
-        """All schedules, by name."""
         return [row for _, row in sorted(self._tables.schedules.items())]
 
     async def next_due(self, declared: Collection[str]) -> int | None:
-        """When the next schedule is due."""
         return min((at for at, _ in self._awaited(declared)), default=None)
 
     async def live_tasks(self, ids: Collection[int]) -> set[int]:
-        """Those of these tasks that have not ended."""
         rows = self._tables.rows
         return {task_id for task_id in ids if task_id in rows and rows[task_id].state not in FINAL}
 

@@ -20,11 +20,12 @@ from weakref import WeakValueDictionary
 from synergon.errors import ConfigurationError, NotAvailable, NotConnected
 from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims
 from synergon.model.clock import Clock, SystemClock
+from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NewNode, NodeRecord
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.model.record import to_datetime
-from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
+from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.base import Capabilities, LeaseKeeper, TaskTransaction
 from synergon.stores.base_store import BaseStore
@@ -32,7 +33,7 @@ from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
 from synergon.stores.memory import (
     claim,
     final_events,
-    nodes,
+    leases,
     queries,
 )
 from synergon.stores.memory.session import Session
@@ -118,10 +119,12 @@ class MemoryStore(BaseStore):
         raise NotAvailable(f"{self.url} has no roles")
 
     async def _transact(self, rule: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        with self._transaction() as (_, now):
-            session = self._session
-            assert session is not None, "made when the tables are opened"
-            session.now = now
+        session = self._session
+        if session is None:
+            raise self._not_open()
+        tables, moment = session.tables, self._clock.wall()
+        with tables.lock:
+            tables.latest_moment = session.now = max(moment, tables.latest_moment)
             try:
                 return await rule(session, *arguments)  # never suspends, so the lock is held to its end
             except BaseException:
@@ -133,8 +136,11 @@ class MemoryStore(BaseStore):
 
     def _transaction(self) -> _Transaction:
         if self._tables is None:
-            raise NotConnected(f"the store {self.url} is not open; connect the engine first")
+            raise self._not_open()
         return _Transaction(self._tables, self._clock)
+
+    def _not_open(self) -> NotConnected:
+        return NotConnected(f"the store {self.url} is not open; connect the engine first")
 
     # ------------------------------------------------------------ insert
 
@@ -152,6 +158,13 @@ class MemoryStore(BaseStore):
             "enqueue without it, or use sqlite:/// or postgresql://"
         )
 
+    async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        return self.open_group_on_sync(connection, new)
+
+    def open_group_on_sync(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        self.insert_on_sync(connection, new.tasks)
+        raise AssertionError("the line above raises")
+
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
         """Raises `NotAvailable`: no caller's transaction inserts tasks."""
         raise NotAvailable(f"{self.url} has nothing to listen to")
@@ -159,23 +172,17 @@ class MemoryStore(BaseStore):
     # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
 
     async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks of a kind in claim order, without claiming them."""
         with self._transaction() as (tables, now):
             return queries.read_candidates(tables, query, now)
 
     async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
-        neither `ready` nor `waiting`."""
         with self._transaction() as (tables, _):
             return queries.ahead(tables, task_id, limit)
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The moment from which the next start of a key queue is within its rate, as stored. None if no value is
-        stored."""
         with self._transaction() as (tables, _):
             return tables.next_starts.get((kind, limit_key))
 
@@ -202,7 +209,6 @@ class MemoryStore(BaseStore):
         )
 
     async def requests(self, node_id: str) -> list[AttemptRequest]:
-        """The running tasks of this node for which a cancellation or more time was requested."""
         with self._transaction() as (tables, _):
             return [
                 AttemptRequest(id=row.id, cancel_requested=row.cancel_requested, extended_by=row.extended_by)
@@ -213,40 +219,34 @@ class MemoryStore(BaseStore):
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Register a node, with a lease from now."""
         with self._transaction() as (tables, now):
-            nodes.register(tables, node, now)
+            leases.register(tables, node, now)
 
     async def keeper(self) -> LeaseKeeper:
         """Open a lease keeper, which uses the tables directly: no call holds their lock for long."""
         return _MemoryLeaseKeeper(self._transaction)
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the row of the node."""
         with self._transaction() as (tables, _):
             tables.nodes.pop(node_id, None)
 
     async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes, including dead ones that are not reaped yet."""
         with self._transaction() as (tables, now):
-            return nodes.nodes(tables, now)
+            return leases.nodes(tables, now)
 
     async def running_by_node(self) -> dict[str, int]:
-        """The number of running tasks by node id."""
         with self._transaction() as (tables, _):
             return {node_id: len(rows) for node_id, rows in tables.running.items() if rows}
 
     # ------------------------------------------------------------ queries
 
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page of the matching tasks, newest id first."""
         with self._transaction() as (tables, _):
             return queries.list_tasks(tables, query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Open a reader of final events with these states, after the cursor."""
 
         async def read_page(position: Position, limit: int) -> final_events.Found:
             with self._transaction() as (tables, _):
@@ -257,18 +257,7 @@ class MemoryStore(BaseStore):
                 return OrderedFinalEvents(read_page, (tables.last_end, 0), tables.last_end)
         return OrderedFinalEvents.after(read_page, after)
 
-    async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers of tasks by (queue, kind, state)."""
-        with self._transaction() as (tables, _):
-            return queries.counts(tables)
-
-    async def queues(self) -> list[QueueRecord]:
-        """All queues, by name, with their counts."""
-        with self._transaction() as (tables, _):
-            return queries.queues(tables)
-
     async def describe(self) -> dict[str, str]:
-        """Facts about the store for people, as `synergon doctor` shows them."""
         with self._transaction() as (tables, now):
             return {
                 "store": "memory of this process; nothing survives it",
@@ -307,7 +296,7 @@ class _MemoryLeaseKeeper:
 
     async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         with self._transaction() as (tables, now):
-            return nodes.renew(tables, node_id, lease, published, now)
+            return leases.renew(tables, node_id, lease, published, now)
 
     async def close(self) -> None:
         """Does nothing."""

@@ -10,13 +10,15 @@ from msgspec.structs import replace
 
 from synergon.model.lifecycle import FINAL, WAITING_STATES, Reason, State
 from synergon.model.operator_actions import AuditRecord
-from synergon.model.tasks import NewTask
+from synergon.model.tasks import NewTask, StoredRetention
+from synergon.stores.memory.dependencies import Dependencies
 from synergon.stores.memory.entries import Group, Limit, Node, Provider
 from synergon.stores.memory.key_queues import KeyQueue, key_queue_name
 from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 from synergon.stores.memory.task_index import TaskIndex
-from synergon.stores.rows import KeyQueueName, ScheduleRow
+from synergon.stores.memory.tenants import Tenants
+from synergon.stores.rows import KeyHold, KeyQueueName, LiveCount, ScheduleRow, StatisticsRow
 from synergon.stores.rules.shared_capacity import Grant
 
 READY: Final = State.READY
@@ -33,24 +35,33 @@ class Tables:
     def __init__(self) -> None:
         self.lock: Final = threading.Lock()
         self.open_stores = 0
-        self.secret = self.identity = secrets.token_bytes(32)
+        self.identity: Final = secrets.token_bytes(32)
+        self.secret: bytes = self.identity
         self.latest_moment = 0
         """The latest moment that any store has read. The clock of the tables never returns an earlier one."""
-        self.last_id = 0
+        self.last_id: int = 0
         self.rows: Final[dict[int, Row]] = {}
         """Every task, in the order of ids."""
         self.holders: Final[dict[tuple[str, str], Row]] = {}
         """The live task that holds each (kind, key)."""
+        self.key_holds: Final[dict[tuple[str, str], KeyHold]] = {}
+        """The keys that stay taken until a moment, whether or not a live task holds them."""
+        self.names_of_holds: Final[dict[int, set[tuple[str, str]]]] = {}
+        """The names of `key_holds` by the task that they belong to."""
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
         """The history: for each final state, the tasks by `ended_no`, ascending."""
-        self.last_end = 0
+        self.kept: Final[dict[int, dict[int, Row]]] = {}
+        """For each value of `keep_for`, the final tasks that have it, by `ended_no`, ascending."""
+        self.last_end: int = 0
         self.pruned: Final[dict[tuple[State, str], int]] = {}
         """The highest `ended_no` that was pruned, by state and kind."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
         """How many tasks each (queue, kind) has in each state."""
+        self.live_count: LiveCount | None = None
         self.ready: Final = ReadyTasks()
+        self.tenants: Final = Tenants()
         self.due: Final = TaskIndex(lambda row: row.run_at if row.state is State.SCHEDULED else None)
         self.expiry: Final = TaskIndex(lambda row: row.expires_at if row.state in WAITING_STATES else None)
         self.queues: Final[dict[str, int | None]] = {}
@@ -66,19 +77,27 @@ class Tables:
         """The key queues that have a live task."""
         self.next_starts: Final[dict[KeyQueueName, int]] = {}
         """For each key queue, the moment from which its next start is within its rate (`rules.rates`)."""
+        self.dependencies: Final = Dependencies()
+        self.dependent: Final[dict[int, Row]] = {}
+        """The tasks that wait for dependencies."""
+        self.unsettled: Final[dict[int, Row]] = {}
+        """Tasks whose dependencies a `wake` must settle, and some that were among them."""
+        self.batch_alarms: Final[dict[KeyQueueName, int]] = {}
+        """For each key queue whose next batch is not complete, the moment at which it is due (`rules.batches`)."""
         self.last_group_id = 0
         self.groups: Final[dict[int, Group]] = {}
-        self.empty_groups: Final[dict[int, None]] = {}
-        """The groups that have ended and had no task left, live or final, when they were noted."""
         self.schedules: Final[dict[str, ScheduleRow]] = {}
         self.audit: Final[dict[int, AuditRecord]] = {}
         """Operator actions by id, oldest first."""
         self.last_action_id = 0
+        self.retention: StoredRetention | None = None
+        self.statistics: Final[dict[tuple[int, int, str, str, str], StatisticsRow]] = {}
+        """By span, moment, kind, queue and source."""
 
     # ------------------------------------------------------------ insert and delete
 
     def add(self, task: NewTask, run_at: int, now: int) -> Row:
-        """Insert a task. The group that it waits for, its due time and its limit key decide its state."""
+        """Insert a task. Its dependencies, its due time and its limit key decide its state."""
         self.last_id += 1
         row = Row(
             id=self.last_id,
@@ -90,20 +109,24 @@ class Tables:
             enqueued_at=now,
             expires_at=None if task.expires_in is None else now + task.expires_in,
             limit_key=task.limit_key,
+            is_dependent=task.is_dependent,
+            has_dependents=task.has_dependents,
+            fair_tag=task.fair_tag,
         )
         self.rows[row.id] = row
         self._add_live(row)
+        if task.is_dependent:
+            self.dependent[row.id] = row
         if task.group_id is not None:
             self._join_group(row, task.group_id)
-        if task.after_group is not None:
-            self._follow(row, task.after_group)
         self._arrive(row, now)
         return row
 
     def replace(self, row: Row, task: NewTask, run_at: int, now: int) -> None:
         """Write a new task into the row of a live task that is not running. The row retains its id, key and group."""
+        self.set_fair_tag(row, 0)
         self._leave(row)
-        self._stop_following(row)
+        self._set_dependent(row, is_dependent=task.is_dependent)
         row.limit_key = task.limit_key
         row.task = task if task.group_id is row.task.group_id else replace(task, group_id=row.task.group_id)
         row.tally = self._tally(task.queue, task.kind)
@@ -111,14 +134,12 @@ class Tables:
         row.priority = task.priority
         row.enqueued_at = now
         row.expires_at = None if task.expires_in is None else now + task.expires_in
-        row.attempts = row.crashes = row.owner_deaths = 0
-        row.errors = ()
+        row.attempts = row.crashes = row.owner_deaths = row.server_failures = 0
+        row.errors = row.ended_attempts = ()
         row.progress = None
         row.protected_until = 0
         row.release_reservation()
         row.run_at = run_at
-        if task.after_group is not None:
-            self._follow(row, task.after_group)
         self._arrive(row, now)
 
     def remove(self, row: Row) -> None:
@@ -133,20 +154,23 @@ class Tables:
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.members.pop(row.id, None)
-        for group_id in (row.task.group_id, row.task.after_group):
-            if group_id is not None:
-                self.note_if_empty(group_id)
+        self.dependencies.forget(row.id)
 
     # ------------------------------------------------------------ changes of state
 
     def start(self, row: Row, node_id: str, now: int) -> None:
-        """Move a task from `ready` to `running`, with the next claim number and attempt."""
-        self.ready.forget(row)
+        """Move a task from `ready` to `running`, or one from `waiting` that is claimed for a batch, with the next claim
+        number and attempt."""
+        state = row.state
+        if state is READY:
+            self.ready.forget(row)
+        if row.fair_tag:
+            self.tenants.leave_ready(row)
         key_queue = None if row.limit_key is None else self.key_queues[row.task.kind, row.limit_key]
         if key_queue is not None:
             key_queue.leave(row)
         tally = row.tally
-        tally[READY] -= 1
+        tally[state] -= 1
         tally[RUNNING] += 1
         row.state = RUNNING
         row.claim_no += 1
@@ -177,8 +201,9 @@ class Tables:
         row.extended_by = None
         self._arrive(row, now)
 
-    def assign_key(self, row: Row, limit_key: str, now: int) -> None:
-        """Move a running task to another key queue, as `scheduled` (if it is due later) or `waiting`."""
+    def assign_key(self, row: Row, limit_key: str | None, now: int) -> None:
+        """Move a running task to another key queue, as `scheduled` (if it is due later) or `waiting`. None: to no key
+        queue, as `scheduled` or `ready`."""
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
@@ -200,17 +225,48 @@ class Tables:
         self._enter(row, State.SCHEDULED)
 
     def release(self, row: Row, now: int) -> None:
-        """Move a task whose awaited group has ended to `scheduled` (due later), `waiting` (with a limit key) or
+        """Move a task whose dependencies have ended to `scheduled` (due later), `waiting` (with a limit key) or
         `ready`."""
         self._leave(row)
-        self._stop_following(row)
+        self._set_dependent(row, is_dependent=False)
         self._arrive(row, now)
 
+    def make_dependent(self, row: Row) -> None:
+        """Let a live task that does not run wait for its dependencies."""
+        self.set_fair_tag(row, 0)
+        self._leave(row)
+        self._set_dependent(row, is_dependent=True)
+        self._enter(row, State.WAITING)
+        row.release_reservation()
+
+    def defer_dependent(self, row: Row) -> None:
+        """Move a task that waits for dependencies to `scheduled`."""
+        self._leave(row)
+        self._enter(row, State.SCHEDULED)
+        self.unsettled[row.id] = row
+
     def reprioritize(self, row: Row, priority: int) -> None:
-        """Change the priority of a live task that is not running."""
+        """Change the priority of a live task that is not running. It loses its tag if the priority is another one."""
+        if priority != row.priority:
+            self.set_fair_tag(row, 0)
         self._leave(row)
         row.priority = priority
         self._enter(row, row.state)
+
+    def set_fair_tag(self, row: Row, tag: int) -> None:
+        """Change the tag of a live task that is not running. 0: it has none."""
+        if row.fair_tag == tag:
+            return
+        is_ready = row.state is READY
+        if is_ready:
+            self._leave(row)
+        if row.fair_tag:
+            self.tenants.leave(row)
+        row.fair_tag = tag
+        if tag:
+            self.tenants.join(row)
+        if is_ready:
+            self._enter(row, READY)
 
     def set_requirements(self, row: Row, requirements: str) -> None:
         """Change the requirements of a live task. Only ready tasks are indexed by them."""
@@ -232,6 +288,8 @@ class Tables:
         self.last_end += 1
         row.ended_no = self.last_end
         self.ended[state][row.ended_no] = row
+        if row.task.keep_for is not None:
+            self.kept.setdefault(row.task.keep_for, {})[row.ended_no] = row
         self._remove_live(row)
 
     def revive(self, row: Row, now: int) -> None:
@@ -242,10 +300,10 @@ class Tables:
         group = self.groups.get(row.task.group_id or 0)
         if group is not None:
             group.live += 1
-        row.attempts = row.crashes = row.owner_deaths = row.protected_until = 0
+        row.attempts = row.crashes = row.owner_deaths = row.server_failures = row.protected_until = 0
         row.run_at = now
         row.node_id = row.started_at = row.finished_at = row.expires_at = None
-        row.reason = row.result = row.progress = row.extended_by = None
+        row.reason = row.result = row.progress = row.extended_by = row.batch_id = None
         row.cancel_requested = row.overdue = False
         self._arrive(row, now)
 
@@ -260,16 +318,6 @@ class Tables:
         node = self.nodes.get(node_id)
         return node is not None and now <= node.leased_until
 
-    def is_empty(self, group_id: int) -> bool:
-        """Whether a group has ended and has no task, live or final; the task that follows the group counts, too."""
-        group = self.groups.get(group_id)
-        return group is not None and group.ended_at is not None and not group.members and group.then_id not in self.rows
-
-    def note_if_empty(self, group_id: int) -> None:
-        """Add a group to `empty_groups` if it has ended and has no task."""
-        if self.is_empty(group_id):
-            self.empty_groups[group_id] = None
-
     def key_queues_of(self, kind: str) -> list[KeyQueue]:
         """The key queues of a kind that have live tasks."""
         return [key_queue for key_queue in self.key_queues.values() if key_queue.kind == kind]
@@ -277,9 +325,9 @@ class Tables:
     # ------------------------------------------------------------ indexes
 
     def _arrive(self, row: Row, now: int) -> None:
-        """Move a task to `waiting`, `scheduled` or `ready`, depending on the group that it waits for, its due time and
-        its limit key."""
-        if row.after_group is not None:
+        """Move a task to `waiting`, `scheduled` or `ready`, depending on its dependencies, its due time and its limit
+        key."""
+        if row.is_dependent:
             self._enter(row, State.WAITING)
         elif row.run_at > now:
             self._enter(row, State.SCHEDULED)
@@ -292,6 +340,8 @@ class Tables:
         row.tally[state] += 1
         if state is READY:
             self.ready.join(row)
+            if row.fair_tag:
+                self.tenants.join_ready(row)
         elif state is State.SCHEDULED:
             self.due.add(row, row.run_at)
         if row.expires_at is not None:
@@ -314,9 +364,13 @@ class Tables:
             return
         if state in FINAL:
             del self.ended[state][row.ended_no]
+            if row.task.keep_for is not None:
+                del self.kept[row.task.keep_for][row.ended_no]
             return
         if state is READY:
             self.ready.forget(row)
+            if row.fair_tag:
+                self.tenants.leave_ready(row)
         elif state is State.SCHEDULED:
             self.due.forget_one()
         if row.expires_at is not None:
@@ -327,16 +381,21 @@ class Tables:
             self.holders[row.task.kind, row.task.key] = row
         if row.task.is_command:
             self.commands[row.id] = row
+        if row.fair_tag:
+            self.tenants.join(row)
 
     def _remove_live(self, row: Row) -> None:
-        """Release what a live task holds when it ends or is deleted: its unique key, and its membership in groups."""
+        """Release what a live task holds when it ends or is deleted: its unique key, and its membership in its
+        group."""
         task = row.task
         if task.key is not None:
             del self.holders[task.kind, task.key]
         if task.is_command:
             self.commands.pop(row.id, None)
-        if row.after_group is not None:
-            self._stop_following(row)
+        if row.fair_tag:
+            self.tenants.leave(row)
+            row.fair_tag = 0
+        self._set_dependent(row, is_dependent=False)
         if task.group_id is not None:
             self._leave_group(task.group_id)
 
@@ -368,16 +427,12 @@ class Tables:
         if group is not None:
             group.live -= 1
 
-    def _follow(self, row: Row, group_id: int) -> None:
-        group = self.groups.get(group_id)
-        if group is not None and group.ended_at is None:
-            row.after_group = group_id
-            group.followers[row.id] = row
-
-    def _stop_following(self, row: Row) -> None:
-        if row.after_group is not None:
-            self.groups[row.after_group].followers.pop(row.id, None)
-            row.after_group = None
+    def _set_dependent(self, row: Row, *, is_dependent: bool) -> None:
+        row.is_dependent = is_dependent
+        if is_dependent:
+            self.dependent[row.id] = row
+        else:
+            self.dependent.pop(row.id, None)
 
     def _tally(self, queue: str, kind: str) -> Tally:
         tally = self.tallies.get((queue, kind))

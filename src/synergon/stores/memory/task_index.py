@@ -25,11 +25,13 @@ class TaskIndex:
     def __init__(self, moment_of: Callable[[Row], int | None]) -> None:
         self._moment_of = moment_of
         self._entries: list[tuple[int, int, Row]] = []
-        self.count = 0
+        self.count: int = 0
         """The number of tasks in the index."""
 
     def add(self, row: Row, moment: int) -> None:
         """Add a task with its moment."""
+        if len(self._entries) > 2 * self.count + SLACK:
+            self._rebuild()
         heappush(self._entries, (moment, row.id, row))
         self.count += 1
 

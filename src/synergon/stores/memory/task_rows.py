@@ -1,20 +1,24 @@
-"""Live tasks and the history in the memory store: implements `stores.session.TaskRows` over the store's tables."""
+"""Live tasks and the history in the memory store: implements `stores.task_primitives.TaskRows` over the store's
+tables."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.memory.row import Row, record_of
+from synergon.stores import task_primitives as port
+from synergon.stores.memory.row import Row, changed_task, record_of
 from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
-from synergon.stores.session import NO_RESULTS
+from synergon.stores.task_primitives import NO_RESULTS
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
 RUNNING: Final = State.RUNNING
 
 
-class TaskRows:
-    """Implements `stores.session.TaskRows` for the memory store."""
+class TaskRows(port.TaskRows):
+    """Implements `stores.task_primitives.TaskRows` for the memory store."""
 
     __slots__ = ("_session",)
 
@@ -32,23 +36,18 @@ class TaskRows:
         self._session = session
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """The running tasks with these ids."""
         return {row.id: _live(row) for row in self._rows(ids) if row.state is RUNNING}
 
     async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """The live tasks with these ids."""
         return {row.id: _live(row) for row in self._rows(ids) if row.state not in FINAL}
 
     async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        """The tasks of the history with these ids."""
         return {row.id: _final(row) for row in self._rows(ids) if row.state in FINAL}
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """The tasks with these ids, live or final, as the records that users get."""
         return {row.id: record_of(row) for row in self._rows(ids)}
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        """The last finished claim of each of these tasks, live or final."""
         return {
             row.id: FinishedClaim(row.id, row.finished_no, row.state, row.task.kind)
             for row in self._rows(ids)
@@ -84,49 +83,56 @@ class TaskRows:
         *,
         delay: int | None = None,
         limit_key: str | None = None,
+        leaves_key_queue: bool = False,
         protected_for: int = 0,
         by_owner: bool = False,
     ) -> State:
-        """Move a running task to `scheduled` (with a delay), `waiting` (if it has or gets a limit key) or `ready`, and
-        release its permits. `limit_key` assigns the task to another key queue; `protected_for` protects it from
-        preemption for that many microseconds; `by_owner`: the node that claimed the task releases it. Returns the new
-        state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[task.id]
         if protected_for > 0:
             row.protected_until = max(row.protected_until, now + protected_for)
         if by_owner:
             row.finished_no = row.claim_no
-        if limit_key is not None:
+        row.batch_id = None
+        if limit_key is not None or leaves_key_queue:
             tables.assign_key(row, limit_key, now)
         else:
             tables.requeue(row, row.run_at if delay is None else now + delay, now)
         return row.state
 
     async def charge(
-        self, task_id: int, *, attempts: int = 0, crashes: int = 0, errors: Sequence[ErrorRecord] | None = None
+        self,
+        task_id: int,
+        *,
+        attempts: int = 0,
+        crashes: int = 0,
+        errors: Sequence[ErrorRecord] | None = None,
+        ended_attempts: Sequence[AttemptRecord] | None = None,
     ) -> None:
-        """Subtract attempts from a running task, add crashes, and replace its list of errors."""
         row = self._session.tables.rows[task_id]
         row.attempts = max(row.attempts - attempts, 0)
         row.crashes += crashes
         if errors is not None:
             row.errors = tuple(errors)
+        if ended_attempts is not None:
+            row.ended_attempts = tuple(ended_attempts)
+
+    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
+        self._session.tables.rows[task_id].server_failures = server_failures
 
     async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
-        """Set how many owners of a running task have died."""
         self._session.tables.rows[task_id].owner_deaths = owner_deaths
 
     async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
-        """Replace the list of errors of a live task."""
         self._session.tables.rows[task_id].errors = tuple(errors)
 
+    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
+        self._session.tables.rows[task_id].ended_attempts = tuple(ended_attempts)
+
     async def set_requirements(self, task_id: int, requirements: str) -> None:
-        """Replace the text of the requirements of a live task."""
         self._session.tables.set_requirements(self._session.tables.rows[task_id], requirements)
 
     async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        """Write the progress and overdue mark of a running attempt. False if the claim is stale."""
         row = self._session.tables.rows.get(task_id)
         if row is None or row.claim_no != claim_no or row.state is not RUNNING:
             return False
@@ -136,56 +142,77 @@ class TaskRows:
         return True
 
     async def request_cancel(self, task_id: int) -> None:
-        """Mark a running task, so that its node cancels the attempt."""
         self._session.tables.rows[task_id].cancel_requested = True
 
     async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
-        """Add microseconds to the timeout of a running task's attempt."""
         row = self._session.tables.rows[task_id]
         row.extended_by = min((row.extended_by or 0) + extra, at_most)
 
     async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
-        """Replace the metadata of a task, live or final."""
         row = self._session.tables.rows[task.id]
         row.task = replace(row.task, meta=meta)
 
     async def delete(self, task_id: int) -> None:
-        """Delete a live task that is not running."""
         self._session.tables.remove(self._session.tables.rows[task_id])
 
     async def delete_final(self, task: FinalTask) -> None:
-        """Delete a task from the history."""
         self._session.tables.remove(self._session.tables.rows[task.id])
 
     async def prune(self, state: State, age: int, limit: int) -> int:
-        """Delete at most `limit` tasks of the history that ended in this state more than `age` ago, oldest first, and
-        store for readers of final events how far the history is pruned. Returns the number of deleted tasks."""
         tables, ended_before = self._session.tables, self._session.now - age
         # Rows are in the order of their ends, and the clock never runs back: the first young one ends the search.
         old = takewhile(lambda row: (row.finished_at or 0) < ended_before, tables.ended[state].values())
-        rows = list(islice(old, limit))
+        return self._delete_old(
+            islice((row for row in old if row.task.keep_for is None and self._can_be_pruned(row)), limit)
+        )
+
+    async def keeps(self) -> list[int]:
+        return sorted(self._session.tables.kept)
+
+    async def prune_kept(self, keep_for: int, limit: int) -> int:
+        ended_before = self._session.now - keep_for
+        kept = self._session.tables.kept[keep_for].values()
+        old = takewhile(lambda row: (row.finished_at or 0) < ended_before, kept)
+        return self._delete_old(islice((row for row in old if self._can_be_pruned(row)), limit))
+
+    def _can_be_pruned(self, row: Row) -> bool:
+        """Whether the task belongs to no group or flow, whose tasks are pruned together, and no live task needs it."""
+        tables = self._session.tables
+        dependents = (tables.rows[dependency.task_id] for dependency in tables.dependencies.on([row.id]))
+        return row.task.group_id is None and all(dependent.state in FINAL for dependent in dependents)
+
+    async def prune_groups(self, ids: Sequence[int]) -> int:
+        """Delete the final tasks of these groups. Returns their number."""
+        groups = self._session.tables.groups
+        members = (row for group_id in ids for row in groups[group_id].members.values())
+        return self._delete_old(sorted(members, key=attrgetter("ended_no")))
+
+    def _delete_old(self, old: Iterable[Row]) -> int:
+        """Delete final tasks, which are in the order of their ends. Returns their number."""
+        tables, rows = self._session.tables, list(old)
         for row in rows:
-            tables.pruned[state, row.task.kind] = row.ended_no
+            tables.pruned[row.state, row.task.kind] = max(
+                row.ended_no, tables.pruned.get((row.state, row.task.kind), 0)
+            )
             tables.remove(row)
         return len(rows)
 
-    async def revive(self, task: FinalTask) -> State | None:
-        """Move a task of the history back to the live tasks. Returns the new state; None if a live task holds the key
-        of the task."""
-        tables = self._session.tables
-        row = tables.rows[task.id]
-        if tables.holder(row.task) is not None:
-            return None
-        tables.revive(row, self._session.now)
-        return row.state
+    async def revive(self, tasks: Sequence[FinalTask]) -> dict[int, State]:
+        tables, states = self._session.tables, dict[int, State]()
+        for row in self._rows(sorted(task.id for task in tasks)):
+            if tables.holder(row.task) is None:
+                tables.revive(row, self._session.now)
+                states[row.id] = row.state
+        return states
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys."""
-        return [self._add(task) for task in tasks]
+        return list(map(self._add, tasks))
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
-        """Insert a task with a key. None if a live task holds the key."""
-        return self._add(task) if self._session.tables.holder(task) is None else None
+        assert task.key is not None
+        if self._session.tables.holder(task) is not None:
+            return None
+        return None if await self._session.key_holds.held([(task.kind, task.key)]) else self._add(task)
 
     def _add(self, task: NewTask) -> Insertion:
         now = self._session.now
@@ -193,62 +220,55 @@ class TaskRows:
         return Insertion(row.id, True, row.state)
 
     async def replace(self, holder: KeyHolder, task: NewTask) -> State:
-        """Write a new task into the row of a live task that does not run. Returns the new state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows[holder.id]
         tables.replace(row, task, _due(task.run_at, task.delay, now), now)
         return row.state
 
     async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        """The live task of the kind that holds the key. None if there is none."""
         row = self._session.tables.holders.get((kind, key))
         return None if row is None else _holder(row)
 
     async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        """The live tasks that hold these keys. A key that no live task holds is missing."""
         holders = self._session.tables.holders
         return {name: _holder(holders[name]) for name in names if name in holders}
 
     async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        """Change when a scheduled or ready task is due. None if it is in another state."""
         tables, now = self._session.tables, self._session.now
         row = tables.rows.get(task_id)
-        if row is None or row.state not in (State.SCHEDULED, State.READY):
+        if row is None or row.state not in (State.SCHEDULED, State.READY) or row.is_dependent:
             return None
         row.release_reservation()
         tables.requeue(row, _due(run_at, delay, now), now)
-        return _changed(row)
+        if row.state is State.SCHEDULED:
+            tables.set_fair_tag(row, 0)
+        return changed_task(row)
 
     async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        """Change the priority of a task that is live, not running and not a command. None for any other task."""
         row = self._session.tables.rows.get(task_id)
         if row is None or row.state is RUNNING or row.state in FINAL or row.task.is_command:
             return None
         self._session.tables.reprioritize(row, priority)
-        return _changed(row)
+        return changed_task(row)
 
     async def expired(self, limit: int) -> list[LiveTask]:
-        """Expired tasks that are not ended yet, earliest expiry first. The caller ends all of them."""
         return [_live(row) for row in self._session.tables.expiry.due(self._session.now, limit)]
 
     async def make_due_ready(self, limit: int) -> list[ChangedTask]:
-        """Move due tasks from `scheduled` to `waiting` (if they have a limit key) or `ready`."""
         tables, now = self._session.tables, self._session.now
         due = tables.due.due(now, limit)
         for row in due:
             tables.requeue(row, row.run_at, now)
-        return [_changed(row) for row in due]
+        return [changed_task(row) for row in due]
 
     async def next_due_in(self) -> int | None:
-        """Microseconds until the next task is due or expires, or a server's back-off ends. None if there is no such
-        moment."""
         tables, now = self._session.tables, self._session.now
-        awaited = (tables.due.next_moment(), tables.expiry.next_moment(), _next_backoff_end(tables, now))
+        alarm = min(tables.batch_alarms.values(), default=None)
+        awaited = (tables.due.next_moment(), tables.expiry.next_moment(), alarm, _next_backoff_end(tables, now))
         moments = [moment for moment in awaited if moment is not None]
         return max(min(moments) - now, 0) if moments else None
 
     async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        """Running tasks of these nodes, and of nodes that are not registered, by ascending id."""
         tables = self._session.tables
         orphans = {
             row.id: row
@@ -272,30 +292,57 @@ def _live(row: Row) -> LiveTask:
         task.is_command,
         row.limit_key,
         task.group_id,
+        row.is_dependent,
+        task.has_dependencies,
+        row.has_dependents,
         row.attempts,
         row.crashes,
         row.owner_deaths,
+        row.server_failures,
         task.requirements,
         row.errors,
+        row.started_at,
+        row.server,
+        row.ended_attempts,
+        row.batch_id,
     )
 
 
 def _final(row: Row) -> FinalTask:
     task = row.task
-    return FinalTask(row.id, task.kind, task.queue, row.state, task.key, row.limit_key, task.requirements)
+    return FinalTask(
+        row.id,
+        task.kind,
+        task.queue,
+        row.state,
+        task.key,
+        row.limit_key,
+        task.group_id,
+        task.has_dependencies,
+        row.has_dependents,
+        task.requirements,
+        row.reason,
+        row.claim_no,
+        row.attempts,
+        row.node_id,
+        row.server,
+        row.started_at,
+        row.finished_at or 0,
+        row.ended_attempts,
+        task.fair_key,
+        task.overrides,
+    )
 
 
 def _holder(row: Row) -> KeyHolder:
     assert row.task.key is not None
-    return KeyHolder(row.id, row.task.kind, row.task.key, row.state, row.limit_key)
+    return KeyHolder(
+        row.id, row.task.kind, row.task.key, row.state, row.limit_key, row.task.has_dependencies, row.has_dependents
+    )
 
 
 def _due(run_at: int | None, delay: int | None, now: int) -> int:
     return run_at if run_at is not None else now + (delay or 0)
-
-
-def _changed(row: Row) -> ChangedTask:
-    return ChangedTask(row.id, row.task.kind, row.state, row.limit_key, row.task.group_id)
 
 
 def _next_backoff_end(tables: Tables, now: int) -> int | None:

@@ -12,6 +12,7 @@ from synergon.errors import ConfigurationError, OptionError
 from synergon.options.store_urls import shown
 from synergon.stores.postgres.hosts import Hosts, dsns_of
 from synergon.stores.postgres.profile import PROFILES, STANDARD, Profile
+from synergon.stores.slow_statements import check_slow
 
 SCHEMA: Final = "synergon"
 POOL: Final = 8
@@ -19,7 +20,7 @@ CALL_SECONDS: Final = 30.0
 
 # Shorter than PostgreSQL allows: the channel for wake-ups is this name with a suffix.
 _SCHEMA_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
-_OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile")
+_OURS: Final = ("schema", "pool", "timeout", "pgbouncer", "listen", "profile", "slow")
 _DRIVERS: Final = (
     *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),
     *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation"),
@@ -55,6 +56,8 @@ class Address:
     """The differences between members of the PostgreSQL family (`profile`)."""
     notifies: bool = True
     """An enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
+    slow_seconds: float | None = None
+    """Statements that take this long are logged. None: none are."""
 
     @property
     def listens(self) -> bool:
@@ -85,6 +88,7 @@ class Address:
             is_pooled_elsewhere=_check_switch("pgbouncer", ours.get("pgbouncer", "false")),
             profile=profile,
             notifies=_check_listening(profile, ours.get("listen")),
+            slow_seconds=check_slow(ours.get("slow")),
         )
 
 

@@ -3,19 +3,23 @@ commit."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
 
 from synergon.errors import KeyConflict, OptionError
+from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.contention import Contention
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import SEARCH_PATH
 from synergon.stores.postgres.drivers import Driver
 from synergon.stores.postgres.schema import Identity
 from synergon.stores.postgres.session import Session
+from synergon.stores.rules import dependencies
+from synergon.stores.rules.groups import store_group
 from synergon.stores.rules.insert import check_keys, store
 
 PAYLOAD_BYTES: Final = 7999
@@ -27,15 +31,34 @@ Result = TypeVar("Result")
 async def insert_on(
     driver: Driver, address: Address, identity: Identity, sql: Mapping[str, str], tasks: Sequence[NewTask]
 ) -> list[Insertion]:
+    """Insert tasks on the caller's connection."""
+    return await _insert_on(driver, address, identity, sql, tasks, lambda session: _insert(session, tasks))
+
+
+async def open_group_on(
+    driver: Driver, address: Address, identity: Identity, sql: Mapping[str, str], group: NewGroup
+) -> OpenedGroup:
+    """Insert a group or a flow on the caller's connection."""
+    return await _insert_on(driver, address, identity, sql, group.tasks, lambda session: _open_group(session, group))
+
+
+async def _insert_on(
+    driver: Driver,
+    address: Address,
+    identity: Identity,
+    sql: Mapping[str, str],
+    tasks: Sequence[NewTask],
+    work: Callable[[Session], Awaitable[Result]],
+) -> Result:
     """Check that the caller's connection leads to this database and has an open transaction, then insert on it."""
     await driver.check_transaction()
     session = Session(driver, address.profile, sql, shard=0, is_callers=True)
     async with _fixed_path(session):
         await _check_same_database(session, address, identity)
-        inserted = await _insert_all_or_none(session, tasks)
+        result = await _insert_all_or_none(session, tasks, work)
         if address.notifies:
             await session.rows("notify", address.channel, payload_of({task.kind for task in tasks}))
-    return inserted
+    return result
 
 
 @asynccontextmanager
@@ -51,20 +74,27 @@ async def _fixed_path(session: Session) -> AsyncIterator[None]:
     await session.rows("restore_path", path)
 
 
-async def _insert_all_or_none(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert in a savepoint if a key conflict can raise: a caller that catches the error and commits must not commit a
-    part of the call."""
-    if all(task.key is None or task.on_conflict == "return" for task in tasks):
-        return await _insert(session, tasks)
-    await session.rows("begin_call")
-    try:
-        inserted = await _insert(session, tasks)
-    except KeyConflict:
-        await session.rows("undo_call")
-        await session.rows("end_call")
-        raise
-    await session.rows("end_call")
-    return inserted
+async def _insert_all_or_none(
+    session: Session, tasks: Sequence[NewTask], work: Callable[[Session], Awaitable[Result]]
+) -> Result:
+    """Insert tasks with keys in a savepoint: a caller that catches a key conflict and commits must not commit a part of
+    the call. (A missing dependency raises before anything is written.) If another transaction takes a key at this
+    moment, the call is repeated."""
+    if all(task.key is None for task in tasks):
+        return await work(session)
+    while True:
+        await session.rows("begin_call")
+        try:
+            inserted = await work(session)
+        except (KeyConflict, Contention) as error:
+            await session.rows("undo_call")
+            await session.rows("end_call")
+            session.touched.key_queues.clear()
+            if isinstance(error, KeyConflict):
+                raise
+        else:
+            await session.rows("end_call")
+            return inserted
 
 
 async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
@@ -72,11 +102,22 @@ async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]
     replaced task has left a key queue, the first waiting task there is made `scheduled`, due at once; the next `wake`
     balances the key queue."""
     await session.locks.for_new_tasks(tasks)
-    inserted = await store(session, tasks, await check_keys(session, tasks))
+    holders = await check_keys(session, tasks)
+    inserted = await store(session, tasks, holders, await dependencies.check(session, tasks))
+    await _leave_follow_ups(session)
+    return inserted
+
+
+async def _open_group(session: Session, group: NewGroup) -> OpenedGroup:
+    opened = await store_group(session, group)
+    await _leave_follow_ups(session)
+    return opened
+
+
+async def _leave_follow_ups(session: Session) -> None:
     for kind, limit_key in sorted(session.touched.key_queues):
         await session.rows("schedule_first_waiting", kind, limit_key)
     await session.flush()
-    return inserted
 
 
 async def _check_same_database(session: Session, address: Address, identity: Identity) -> None:

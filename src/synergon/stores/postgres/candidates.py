@@ -12,7 +12,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.stores.postgres.session import Session
 from synergon.stores.rules.node_capacity import requirements_of
 
-BEFORE_ALL: Final = (2**63 - 1, 0)
+BEFORE_ALL: Final = (2**63 - 1, 0, 0)
 """A position before that of every task."""
 
 
@@ -32,7 +32,7 @@ async def read_candidates(session: Session, query: CandidateQuery) -> list[TaskR
     after = query.after or BEFORE_ALL
     asked = (kind_request.kind, requirement_texts, queues, *after, query.limit)
     records = await session.typed(TaskRecord, "first_in_ready_groups", *asked)
-    return sorted(records, key=lambda record: (-record.priority, record.id))
+    return sorted(records, key=lambda record: (-record.priority, record.fair_tag, record.id))
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> int | None:
@@ -41,11 +41,11 @@ async def ahead(session: Session, task_id: int, limit: int) -> int | None:
     row = await session.row("position_of", task_id)
     if row is None:
         return None
-    kind, state, priority, limit_key, after_group = row
+    kind, state, priority, fair_tag, limit_key, is_dependent = row
     if limit_key is None and state == State.READY:
-        found = await session.value("ahead_ready", kind, priority, task_id, limit)
-    elif limit_key is None or after_group is not None:
-        found = await session.value("ahead_after_groups", kind, limit_key, priority, task_id, limit)
+        found = await session.value("ahead_ready", kind, priority, fair_tag, task_id, limit)
+    elif limit_key is None or is_dependent:
+        found = await session.value("ahead_dependent", kind, limit_key, priority, task_id, limit)
     else:
         found = await session.value("ahead_in_key_queue", kind, limit_key, state, priority, task_id, limit)
     count: int = found

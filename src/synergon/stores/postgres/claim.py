@@ -8,47 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from typing import Any, Final
-
-from msgspec.structs import replace
+from typing import Final
 
 from synergon.model.claims import ClaimRequest, Claims
-from synergon.stores.postgres.claim_fast import FastClaim, Run
+from synergon.stores.postgres.claim_fast import FastClaim
 from synergon.stores.postgres.claim_limited import claim_limited
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.profile import Profile
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import OpenTransaction, Transactions
 from synergon.stores.rows import ClaimableGroups
 from synergon.stores.rules.claim import rejected, without_idle_kinds
 
 REMEMBERED_SECONDS: Final = 10.0
 """For how many seconds a kind is claimed by the rule after a ready task with requirements of its own was found."""
 
-MANY: Final = 50
-"""From this number of requested tasks on, the shorter statement saves time, although it sometimes finds nothing."""
-
 
 class Claimer:
     """Claims for the nodes of one process.
 
     Before the rule runs, the ready groups are read without locks. If they show that only slots decide, the fast path is
-    used instead of the rule. The fast path has a shorter statement. It is used for requests of one kind, as after a
-    hint, and for large requests while more tasks are likely to be ready than requested.
+    used instead of the rule. The fast path has a shorter statement for requests of one kind, as after a hint.
     """
 
-    def __init__(self, profile: Profile, write: Run, statement: Run) -> None:
+    def __init__(self, profile: Profile, transactions: Transactions) -> None:
         self._profile = profile
-        self._has_left_some = False
-        """Whether the last claim took as many tasks as were requested, so that more are likely to be ready."""
-        self._write = write
-        self._statement = statement
+        self._transactions = transactions
         self._covering: Covering = {}
         self._with_requirements: dict[str, float] = {}
         """Until when each kind is assumed to have tasks with requirements of their own."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Claim ready tasks. Takes one statement if only the node's slots decide."""
-        return await self._claim(request, self._write, self._statement)
+        return await self._claim(request, self._transactions)
 
     async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
         """Lock, in the lock order, the rows that the claim of an exchange needs, and the key queues of these kinds."""
@@ -56,32 +48,27 @@ class Claimer:
 
     async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
         """`claim` inside an open transaction."""
+        return await self._claim(request, OpenTransaction(session))
 
-        async def run(work: Run, *arguments: Any) -> Any:
-            return await work(session, *arguments)
-
-        return await self._claim(request, run, run)
-
-    async def _claim(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
-        if request.needs_only_slots(request.kinds) and not self._is_remembered(request):
-            found = await self._claim_fast(_capped_by_processes(request), statement)
+    async def _claim(self, request: ClaimRequest, transactions: Transactions) -> Claims:
+        plain = None if self._is_remembered(request) else request.by_slots_alone(request.kinds)
+        if plain is not None:
+            found = await self._claim_fast(plain, transactions)
             if not found.with_requirements:
                 return found.claims
             self._remember(found.with_requirements)
-        return await self._claim_by_rule(request, write, statement)
+        return await self._claim_by_rule(request, transactions)
 
-    async def _claim_fast(self, request: ClaimRequest, statement: Run) -> FastClaim:
+    async def _claim_fast(self, request: ClaimRequest, transactions: Transactions) -> FastClaim:
         found = FastClaim(Claims())
-        is_short = len(request.kinds) == 1 or (self._has_left_some and _is_for_many(request))
-        if self._profile.claim_by_short_statement is not None and is_short:
-            found = FastClaim(await self._profile.claim_by_short_statement(statement, request))
+        if self._profile.claim_one_kind is not None and len(request.kinds) == 1:
+            found = FastClaim(await self._profile.claim_one_kind(transactions, request))
         if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
-            found = await self._profile.claim(statement, request)
-        self._has_left_some = len(found.claims) >= request.limit
+            found = await self._profile.claim(transactions, request)
         return found
 
-    async def _claim_by_rule(self, request: ClaimRequest, write: Run, statement: Run) -> Claims:
-        found: ClaimableGroups = await statement(_groups, request)
+    async def _claim_by_rule(self, request: ClaimRequest, transactions: Transactions) -> Claims:
+        found = await transactions.statement(_groups, request)
         if found.is_cordoned is not False:
             return rejected(request.node_id, is_cordoned=found.is_cordoned)
         with_requirements = {kind for kind, _, requirements in found.groups if requirements}
@@ -89,14 +76,15 @@ class Claimer:
         rest = without_idle_kinds(request, found.groups)
         if not rest.kinds and rest.reserved_task is None:
             return Claims()
-        if rest.needs_only_slots(rest.kinds) and not with_requirements:
-            plain = await self._claim_fast(_capped_by_processes(rest), statement)
-            if not plain.with_requirements:
-                return plain.claims
+        plain = None if with_requirements else rest.by_slots_alone(rest.kinds)
+        if plain is not None:
+            at_once = await self._claim_fast(plain, transactions)
+            if not at_once.with_requirements:
+                return at_once.claims
             # Tasks with requirements came after the groups were read, and nothing was taken: read the groups again.
-            self._remember(plain.with_requirements)
-            return await self._claim_by_rule(request, write, statement)
-        return await claim_limited(write, statement, request, found.groups, self._covering)
+            self._remember(at_once.with_requirements)
+            return await self._claim_by_rule(request, transactions)
+        return await claim_limited(transactions, request, found.groups, self._covering)
 
     def _is_remembered(self, request: ClaimRequest) -> bool:
         if not self._with_requirements:
@@ -111,22 +99,3 @@ class Claimer:
 
 async def _groups(session: Session, request: ClaimRequest) -> ClaimableGroups:
     return await session.ready.groups(request)
-
-
-def _is_for_many(request: ClaimRequest) -> bool:
-    """Whether the request is for many tasks, and each of its kinds may supply all of them."""
-    return request.limit >= MANY and all(kind_request.count >= request.limit for kind_request in request.kinds)
-
-
-def _capped_by_processes(request: ClaimRequest) -> ClaimRequest:
-    """The request for the fast path: the count of each kind that runs in child processes is at most the number of free
-    ones."""
-    if not any(kind_request.is_process for kind_request in request.kinds):
-        return request
-    return replace(
-        request,
-        kinds=tuple(
-            replace(kind_request, count=request.most_without_requirements(kind_request))
-            for kind_request in request.kinds
-        ),
-    )

@@ -13,10 +13,10 @@ from typing import Final
 
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.contention import RowHeld
-from synergon.stores.postgres.claim_fast import Run
 from synergon.stores.postgres.permit_locks import Covering
 from synergon.stores.postgres.ready_rows import ClaimState
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import Transactions
 from synergon.stores.rules import claim as rule
 from synergon.stores.rules.claim_plan import ReadyGroupName
 
@@ -29,22 +29,19 @@ PAUSE_SECONDS: Final = 0.01
 
 
 async def claim_limited(
-    write: Run, statement: Run, request: ClaimRequest, groups: Collection[ReadyGroupName], covering: Covering
+    transactions: Transactions, request: ClaimRequest, groups: Collection[ReadyGroupName], covering: Covering
 ) -> Claims:
-    """Run `rules.claim.claim` in a transaction.
-
-    `write` runs a function in a transaction; `statement` runs a function that executes one statement. `covering` has
-    the limits that earlier claims found to cover servers.
-    """
+    """Run `rules.claim.claim` in a transaction. `covering` has the limits that earlier claims found to cover
+    servers."""
     held: set[int] = set()
     for number in range(TRIES):
         tried: list[int] = []
         try:
-            claims: Claims = await write(_claim, request, groups, covering, held, tried)
+            claims = await transactions.write(_claim, request, groups, covering, held, tried)
         except RowHeld:
             await asyncio.sleep(PAUSE_SECONDS * random.random())
             if number >= TRIES_BEFORE_PROBING:
-                held |= await _find_held(statement, tried)
+                held |= await _find_held(transactions, tried)
         else:
             return claims
     return Claims()
@@ -62,11 +59,11 @@ async def _claim(
     return await rule.claim(session, request, groups)
 
 
-async def _find_held(statement: Run, ids: Sequence[int]) -> set[int]:
+async def _find_held(transactions: Transactions, ids: Sequence[int]) -> set[int]:
     held: set[int] = set()
     for task_id in ids[:MOST_PROBES]:
         try:
-            await statement(_probe, task_id)
+            await transactions.statement(_probe, task_id)
         except RowHeld:
             held.add(task_id)
     return held

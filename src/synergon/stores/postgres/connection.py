@@ -12,8 +12,10 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from synergon.errors import NotConnected, StoreUnavailable
+from synergon.stores.contention import RolledBack
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.errors import translated
+from synergon.stores.slow_statements import SlowStatements
 
 Result = TypeVar("Result")
 
@@ -30,6 +32,9 @@ about as long as a short statement. One is for claims, and one for outcomes or i
 QUEUE_PART: Final = 0.9
 """The part of a call's time that the call may wait for a connection. Less than 1, so that the call can raise an error
 with the cause before it times out."""
+
+TURN_SECONDS: Final = 60.0
+"""How long a task function waits for a connection. Many may run at once, and a connection in use is no outage."""
 
 ROLLBACK_SHARE: Final = 0.1
 """The part of a call's time that is added for the server to confirm a rollback. If the server does not confirm it, the
@@ -76,11 +81,16 @@ def _driver_settings(address: Address) -> dict[str, Any]:
 class Connections:
     """A pool of connections. `close` waits for the calls that are under way."""
 
-    def __init__(self, address: Address, *, for_task_functions: bool = False) -> None:
+    def __init__(
+        self, address: Address, *, for_task_functions: bool = False, slow: SlowStatements | None = None
+    ) -> None:
         self._address = address
         self._for_strangers = for_task_functions
         """Whether task functions use the connections. They may change settings, so each return to the pool resets
         them."""
+        self._slow = slow
+        self._turns = asyncio.Semaphore(address.pool)
+        """The connections that task functions may take."""
         self._pool: asyncpg.Pool[Any] | None = None
         self._at_hand: list[PoolConnectionProxy[Any]] = []
         self._renewals = 0
@@ -95,6 +105,7 @@ class Connections:
         """Start to accept calls. Connections are made on demand: otherwise the driver would maintain a first
         connection, and log each failed attempt while the database is unavailable."""
         self._loop = asyncio.get_running_loop()
+        self._turns = asyncio.Semaphore(self._address.pool)
         with translated(self._address):
             self._pool = await asyncpg.create_pool(
                 connect=self._connect,
@@ -106,8 +117,16 @@ class Connections:
             )
 
     async def _connect(self, *_dsn: object, **settings: Any) -> asyncpg.Connection[Any]:
-        """What the pool calls, with a URL that it does not have."""
-        return await self._address.hosts.connect(**settings)
+        """Open a connection for the pool. The pool was created without a URL, so the URL that it passes is ignored:
+        `Hosts` chooses the host."""
+        connection = await self._address.hosts.connect(**settings)
+        if self._slow is not None:
+            connection.add_query_logger(self._note_duration)
+        return connection
+
+    def _note_duration(self, logged: Any) -> None:
+        assert self._slow is not None
+        self._slow.note(logged.query, logged.elapsed)
 
     def _server_settings(self) -> dict[str, str] | None:
         if self._for_strangers or self._address.is_pooled_elsewhere:
@@ -148,6 +167,12 @@ class Connections:
     def is_open(self) -> bool:
         """Whether the pool accepts calls."""
         return self._pool is not None
+
+    @property
+    def use_of_pool(self) -> tuple[int, int, int]:
+        """How many connections the pool may have, how many calls use one, and how many wait for one."""
+        waiting = self._queueing
+        return self._address.pool, min(self._calls - waiting, self._address.pool), waiting
 
     def check_open(self) -> asyncpg.Pool[Any]:
         """The pool. Raises `NotConnected` if it is not open."""
@@ -230,16 +255,33 @@ class Connections:
             await pool.release(connection)
 
     async def take(self) -> PoolConnectionProxy[Any]:
-        """Take a connection out of the pool until `give_back`."""
-        pool = self.check_open()
-        with translated(self._address):
-            return await self._acquire(pool)
+        """Take a connection out of the pool until `give_back`, for a task function. Waits until one is free, and raises
+        `RolledBack` if none is for `TURN_SECONDS`."""
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise RolledBack(
+                f"all {self._address.pool} connections of this process for ctx.transaction() to "
+                f"{self._address.location} were in use for {TURN_SECONDS:g} s; run fewer such tasks at once "
+                f"(max_running=), or allow more with ?pool={self._address.pool * 2}"
+            ) from error
+        try:
+            pool = self.check_open()
+            with translated(self._address):
+                return await self._acquire(pool)
+        except BaseException:
+            self._turns.release()
+            raise
 
     async def give_back(self, connection: PoolConnectionProxy[Any]) -> None:
         """Return a connection that `take` returned to the pool."""
-        if self._pool is not None:
-            with translated(self._address):
-                await self._pool.release(connection)
+        try:
+            if self._pool is not None:
+                with translated(self._address):
+                    await self._pool.release(connection)
+        finally:
+            self._turns.release()
 
     async def renew(self) -> None:
         """Replace all connections. Called when one has become read-only, because the others may be, too."""

@@ -12,7 +12,7 @@ since, its events may have been pruned before they were read. The reader then ra
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -22,9 +22,8 @@ from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.stores.final_events import BEGINNING, GREATEST, NOW, NUMBER, Floor, Position, numbers_of, unreadable
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import Transactions
 from synergon.stores.typed_rows import field_names, read_row
-
-Run = Callable[..., Awaitable[Any]]
 
 _SNAPSHOT: Final = "([0-9]{1,19}:(?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)"
 _CURSOR: Final = re.compile(f"{_SNAPSHOT}/{_SNAPSHOT}/{NUMBER}-{NUMBER}(?:~{NUMBER})?")
@@ -54,12 +53,12 @@ class SnapshotFinalEvents:
     """Returns each event once. Events that were committed between two snapshots come in the order of their transaction
     numbers."""
 
-    def __init__(self, run: Run, states: Collection[State], kinds: Collection[str] | None) -> None:
-        self._run = run
+    def __init__(self, transactions: Transactions, states: Collection[State], kinds: Collection[str] | None) -> None:
+        self._transactions = transactions
         self._states = sorted(states)
         self._kinds = None if kinds is None else sorted(kinds)
         self._seen = NOTHING
-        """The last snapshot of which all events were returned."""
+        """The last snapshot whose events were all returned."""
         self._until: Snapshot | None = None
         """The snapshot that is being read. `_position` says how far. None between two snapshots."""
         self._position: Position = BEGINNING
@@ -67,13 +66,18 @@ class SnapshotFinalEvents:
 
     @classmethod
     async def open(
-        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, _seconds: float
+        cls,
+        transactions: Transactions,
+        after: str | None,
+        states: Collection[State],
+        kinds: Collection[str] | None,
+        _seconds: float,
     ) -> SnapshotFinalEvents:
         """Open a reader after a cursor."""
-        reading = cls(run, states, kinds)
+        reading = cls(transactions, states, kinds)
         if after == NOW:
-            reading._floor = Floor(await run(pruned, reading._states, reading._kinds))
-            reading._seen = await run(_snapshot)
+            reading._floor = Floor(await transactions.statement(pruned, reading._states, reading._kinds))
+            reading._seen = await transactions.statement(_snapshot)
         elif after is not None:
             reading._begin(after)
         return reading
@@ -108,7 +112,7 @@ class SnapshotFinalEvents:
         """Finish the current snapshot and take a new one. Raises OptionError if the database counts its transactions
         anew."""
         self._finish()
-        snapshot: Snapshot = await self._run(_snapshot)
+        snapshot = await self._transactions.statement(_snapshot)
         if snapshot.end < self._seen.end:
             raise OptionError(
                 "this cursor is from before the database was moved or restored: its transactions are counted anew "
@@ -124,7 +128,7 @@ class SnapshotFinalEvents:
 
     async def _rest_of(self, until: Snapshot, limit: int) -> list[Any]:
         number, task_id = max((self._seen.end, -1), self._position)
-        gone, rows = await self._run(
+        gone, rows = await self._transactions.statement(
             _page,
             self._states,
             self._kinds,

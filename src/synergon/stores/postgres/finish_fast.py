@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Succeeded, Verdict
-from synergon.stores.postgres.claim_fast import Run
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import OpenTransaction, Transactions
 from synergon.stores.rules.finish import finish
 
 Value = TypeVar("Value")
@@ -32,16 +32,17 @@ def _is_plain(entry: FencedOutcome) -> bool:
         and entry.progress is None
         and entry.limit_key is None
         and entry.group_id is None
+        and not entry.has_dependents
         and entry.is_server_well
     )
 
 
-async def finish_plain(write: Run, statement: Run, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+async def finish_plain(transactions: Transactions, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
     """Apply plain successes with one statement, which is its own transaction. Outcomes that the statement did not apply
     go to the rule: their claim is stale, or their row shows that they are not plain."""
-    succeeded: dict[int, Verdict] = await statement(_succeed, outcomes)
+    succeeded = await transactions.statement(_succeed, outcomes)
     others = [entry for entry in outcomes if entry.id not in succeeded]
-    applied = {verdict.id: verdict for verdict in await write(finish, others)} if others else {}
+    applied = {verdict.id: verdict for verdict in await transactions.write(finish, others)} if others else {}
     return [succeeded.get(entry.id) or applied[entry.id] for entry in outcomes]
 
 
@@ -49,11 +50,7 @@ async def finish_within(session: Session, outcomes: Sequence[FencedOutcome]) -> 
     """Apply outcomes inside a transaction that has taken its locks. Uses the one statement if all of them are plain."""
     if not are_plain(outcomes):
         return await finish(session, outcomes)
-
-    async def run(work: Run, *arguments: Any) -> Any:
-        return await work(session, *arguments)
-
-    return await finish_plain(run, run, outcomes)
+    return await finish_plain(OpenTransaction(session), outcomes)
 
 
 async def _succeed(session: Session, outcomes: Sequence[FencedOutcome]) -> dict[int, Verdict]:

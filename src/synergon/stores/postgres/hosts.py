@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import SplitResult, urlencode, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -16,22 +16,33 @@ _NEXT_MAY_DO: Final = (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetSer
 class Hosts:
     """Connects to the first host that answers and that `target_session_attrs` accepts.
 
-    Each host has its share of the time: the driver gives all of it to the first, and a host that is silent, as after a
-    power cut, would keep us from the one that has taken its place. The host that was used last is asked first.
+    Each host gets a share of the timeout. The driver alone would spend the whole timeout on the first host, so that a
+    host that does not answer, as after a power cut, would hide its replacement. The host that was used last is tried
+    first.
     """
 
     def __init__(self, dsns: Sequence[str]) -> None:
-        self.dsns = tuple(dsns)
-        """A URL for each host, in the order in which they are asked."""
+        self.dsns: tuple[str, ...] = tuple(dsns)
+        """A URL for each host, in the order in which they are tried."""
+        self.application_name = "synergon"
+        """The name under which the server shows the connections, unless the URL has one."""
 
-    async def connect(self, *, timeout: float, **settings: Any) -> asyncpg.Connection[Any]:
-        """A new connection, within that many seconds."""
+    async def connect(
+        self, *, timeout: float, server_settings: Mapping[str, str] | None = None, **settings: Any
+    ) -> asyncpg.Connection[Any]:
+        """Open a connection to the first host that answers, within `timeout` seconds in all."""
+        settings["server_settings"] = {**self._name_setting(), **(server_settings or {})}
         *others, last = self.dsns
         share = timeout / (len(others) + 1)
         for dsn in others:
             with suppress(*_NEXT_MAY_DO):
                 return await self._connect_to(dsn, timeout=share, **settings)
         return await self._connect_to(last, timeout=share, **settings)
+
+    def _name_setting(self) -> dict[str, str]:
+        given = parse_qs(urlsplit(self.dsns[0]).query)
+        is_named = any("application_name" in text.lower() for text in (*given, *given.get("options", ())))
+        return {} if is_named else {"application_name": self.application_name}
 
     async def _connect_to(self, dsn: str, **settings: Any) -> asyncpg.Connection[Any]:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(dsn, **settings)

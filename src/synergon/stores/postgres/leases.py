@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -10,7 +9,7 @@ import msgspec
 
 from synergon.model.nodes import NewNode
 from synergon.stores.postgres.address import Address
-from synergon.stores.postgres.connection import FIX_PATH, connect
+from synergon.stores.postgres.connection import FIX_PATH, Connections, connect
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.session import Session
 
@@ -36,16 +35,16 @@ async def register(session: Session, node: NewNode) -> None:
 class ConnectionLeaseKeeper:
     """Renews leases on a connection of its own. Reconnects if the connection is lost."""
 
-    def __init__(self, address: Address, renew_sql: str, check_open: Callable[[], object]) -> None:
+    def __init__(self, address: Address, renew_sql: str, connections: Connections) -> None:
         self._address = address
         self._renew_sql = renew_sql
-        self._check_open = check_open
+        self._connections = connections
         self._connection: asyncpg.Connection[Any] | None = None
 
     async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Extend the lease of a node. False if it has no row."""
         says = published.decode() if published is not None else None
-        self._check_open()
+        self._connections.check_open()
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
         try:

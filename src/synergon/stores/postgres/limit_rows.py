@@ -1,17 +1,19 @@
-"""Limits in the PostgreSQL store: implements `stores.session.LimitRows` with the statements of `sql/limits.sql`."""
+"""Limits in the PostgreSQL store: implements `stores.claim_primitives.LimitRows` with the statements of
+`sql/limits.sql`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from synergon.model.limits import NewLimit
+from synergon.model.limits import NO_BATCH, NO_RATE, NewLimit, NewRate
+from synergon.stores import claim_primitives as port
 from synergon.stores.postgres.transaction import Transaction
 from synergon.stores.rows import KeyQueueTotal, LimitRow, PermitCount
 
 
-class LimitRows:
-    """Implements `stores.session.LimitRows` for the PostgreSQL store."""
+class LimitRows(port.LimitRows):
+    """Implements `stores.claim_primitives.LimitRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -19,7 +21,6 @@ class LimitRows:
         self._transaction: Final = transaction
 
     async def declared(self, names: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these limits, as JSON, without limits that do not exist."""
         return dict(await self._transaction.rows("declared_limits", list(names)))
 
     async def exclude_unlimited(self) -> None:
@@ -27,23 +28,25 @@ class LimitRows:
         await self._transaction.rows("make_limit")
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate. False if a concurrent transaction has stored this
-        declaration."""
-        rate = (None, None) if limit.rate is None else (limit.rate.every, limit.rate.burst)
-        return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate) == 1
+        rate = NO_RATE if limit.rate is None else limit.rate.values
+        batch = NO_BATCH if limit.batch is None else limit.batch.values
+        return await self._transaction.run("declare_limit", limit.name, declared, limit.value, *rate, *batch) == 1
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit. False if there is no limit of this name."""
         return await self._transaction.run("set_limit", name, value) == 1
 
+    async def set_rate(self, name: str, rate: NewRate | None, latest: int) -> bool:
+        values = NO_RATE if rate is None else rate.values
+        return await self._transaction.run("set_rate", name, *values, latest) == 1
+
+    async def set_next_starts(self, moments: Mapping[str, int]) -> None:
+        await self._transaction.run("set_limit_starts", list(moments), list(moments.values()))
+
     async def all(self) -> list[LimitRow]:
-        """All limits, by name."""
         return await self._transaction.typed(LimitRow, "limits")
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, with their numbers."""
         return await self._transaction.typed(PermitCount, "held_permits")
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
-        """The numbers of running and waiting tasks in key queues, by kind."""
         return await self._transaction.typed(KeyQueueTotal, "key_queue_totals")

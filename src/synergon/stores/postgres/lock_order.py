@@ -1,10 +1,11 @@
 """The lock order. All transactions lock rows in this order, so they cannot deadlock.
 
-The order: limits by name, then servers, then groups by id, then nodes, then tasks by id. The key queues of a kind share
-one lock, the row of the limit `key:<kind>`. A transaction that makes their tasks ready, or takes them out of ready or
-running, holds this lock. Claims do not hold it: they move tasks from ready to running, which leaves the sum of both
-unchanged. Callers' own transactions do not hold it either. Lists of tasks with unique keys are inserted one after the
-other; their lock comes before all others.
+The order: schedules, limits by name, servers, groups by id, nodes, tasks by id, holds of unique keys. The key queues of
+a kind share one lock, the row of the limit `key:<kind>`. A transaction that makes their tasks ready, or takes them out
+of ready or running, holds this lock. Claims do not hold it: they move tasks from ready to running, which leaves the sum
+of both unchanged. Callers' own transactions do not hold it either. The lock row `key_queues` comes after the limits
+that exist, and before the first limits of key queues. Lists of tasks with unique keys are inserted one after the other;
+their lock comes before all others.
 
 A read without locks determines what to lock. If a task changes between this read and its lock, a missing lock is taken
 late and out of order. If two transactions do so at once, the database rolls one of them back, and the store repeats it.
@@ -16,37 +17,30 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from synergon.model.limits import NewRate
+from synergon.model.limits import KEY_QUEUES
 from synergon.model.outcomes import FencedOutcome, KeyAssigned, Succeeded
 from synergon.model.tasks import NewTask
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.rows import KeyQueueLimit, LimitRow
-from synergon.stores.rules.limits import KEY_QUEUES
+from synergon.stores.rows import KeyQueueLimit, LimitRow, LockedLimitRow
+from synergon.stores.session import Locks
 
 if TYPE_CHECKING:
     from synergon.stores.postgres.session import Session
 
 
 class LockTarget(msgspec.Struct, frozen=True):
-    """What a task is bound to: its key queue, its group, and the group that it waits for."""
-
-    kind: str
-    limit_key: str | None
-    group_id: int | None
-    after_group: int | None
-
-
-class RunningLockTarget(msgspec.Struct, frozen=True):
-    """The key queue and the group of a running task."""
+    """What a task is bound to: its key queue, its group, and tasks that depend on it."""
 
     id: int
     kind: str
     limit_key: str | None
     group_id: int | None
+    has_dependents: bool = False
 
 
-class LockOrder:
+class LockOrder(Locks):
     """Implements `stores.session.Locks`. Only PostgreSQL needs row locks: its transactions run concurrently."""
 
     __slots__ = ("_session",)
@@ -57,23 +51,28 @@ class LockOrder:
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
         """Lock key queues, then the servers whose health may change, then groups."""
         lock_targets = await self._bonds_of_outcomes(outcomes)
-        groups = _groups(lock_targets)
-        await lock_key_queues(self._session, await self._kinds(lock_targets, groups))
+        await lock_key_queues(self._session, await self._kinds(lock_targets))
         await self._lock_health(outcomes)
-        await self.groups(groups)
+        await self.groups(_groups(lock_targets))
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
-        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes and the tasks that wait for their
-        groups show."""
+        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes and the tasks that depend on
+        theirs show."""
         lock_targets = [
             *_bonds_of_children(outcomes),
             *(
-                LockTarget(outcome.kind, _limit_key_after(outcome, outcome.limit_key), outcome.group_id, None)
+                LockTarget(
+                    outcome.id,
+                    outcome.kind,
+                    _limit_key_after(outcome, outcome.limit_key),
+                    outcome.group_id,
+                    outcome.has_dependents,
+                )
                 for outcome in outcomes
                 if outcome.kind is not None
             ),
         ]
-        return await self._kinds(lock_targets, _groups(lock_targets))
+        return await self._kinds(lock_targets)
 
     async def for_new_tasks(self, tasks: Sequence[NewTask]) -> None:
         """Lock the key queues and groups that these tasks join. Two concurrent lists with common unique keys in
@@ -84,40 +83,38 @@ class LockOrder:
         await self._lock(_bonds_of_tasks(tasks, is_callers=is_callers))
 
     async def for_tasks(self, ids: Sequence[int]) -> None:
-        """Lock the key queues and groups of these tasks, live or final."""
         await self._lock(await self._session.typed(LockTarget, "lock_targets", ids))
 
     async def for_due_tasks(self, limit: int) -> None:
-        """Lock the key queues and groups of tasks that are due or have expired."""
         await self._lock(await self._session.typed(LockTarget, "due_lock_targets", limit))
 
     async def for_dead_nodes(self, gone: Sequence[str], limit: int) -> None:
-        """Lock the key queues and groups of tasks whose owner is dead."""
         await self._lock(await self._session.typed(LockTarget, "dead_lock_targets", gone, limit))
 
     async def groups(self, ids: Iterable[int]) -> None:
-        """Lock these groups: until the transaction ends, no other one adds tasks to them or ends them."""
         missing = set(ids) - self._session.locked_groups
         if missing:
             await self._session.rows("join_groups" if self._session.is_callers else "lock_groups", sorted(missing))
             self._session.locked_groups |= missing
 
     async def all_key_queues(self) -> None:
-        """Lock the key queues of every kind that has a limit `key:<kind>`."""
-        limits = await self._session.typed(LimitRow, "lock_key_queues")
+        limits = await self._session.typed(LockedLimitRow, "lock_key_queues")
         self._session.key_queue_limits.update(key_queue_limits(limits))
 
-    async def _lock(self, lock_targets: Collection[LockTarget]) -> None:
-        groups = _groups(lock_targets)
-        await lock_key_queues(self._session, await self._kinds(lock_targets, groups))
-        await self.groups(groups)
+    async def statistics(self) -> None:
+        await self._session.rows("lock_statistics")
 
-    async def _kinds(self, lock_targets: Iterable[LockTarget], groups: Collection[int]) -> set[str]:
-        """The kinds whose key queues to lock: those of tasks with a limit key, and those of tasks that wait for the
-        groups."""
+    async def _lock(self, lock_targets: Collection[LockTarget]) -> None:
+        await lock_key_queues(self._session, await self._kinds(lock_targets))
+        await self.groups(_groups(lock_targets))
+
+    async def _kinds(self, lock_targets: Iterable[LockTarget]) -> set[str]:
+        """The kinds whose key queues to lock: those of tasks with a limit key, and those of tasks that depend on
+        them."""
         kinds = {bond.kind for bond in lock_targets if bond.limit_key is not None}
-        if groups and not self._session.is_callers:
-            kinds.update(row["kind"] for row in await self._session.rows("kinds_of_followers", sorted(groups)))
+        needed = sorted(bond.id for bond in lock_targets if bond.has_dependents)
+        if needed:
+            kinds.update(row["kind"] for row in await self._session.rows("kinds_of_dependents", needed))
         return kinds
 
     async def _lock_health(self, outcomes: Iterable[FencedOutcome]) -> None:
@@ -128,18 +125,23 @@ class LockOrder:
             await self._session.servers.lock_health(servers, failed)
 
     async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
-        """What the tasks of these outcomes and their children are bound to. Kinds and groups are read from the tasks'
-        rows."""
-        bound = {outcome.id: outcome for outcome in outcomes if _is_bound(outcome)}
-        rows = await self._session.typed(RunningLockTarget, "running_lock_targets", list(bound)) if bound else []
+        """What the tasks of these outcomes and their children are bound to. Key queues are read from the tasks' rows;
+        the group of a task does not change."""
+        keyed = {outcome.id: outcome for outcome in outcomes if _has_key(outcome)}
+        rows = await self._session.typed(LockTarget, "running_lock_targets", list(keyed)) if keyed else []
         return [
             *_bonds_of_children(outcomes),
-            *(LockTarget(row.kind, _limit_key_after(bound[row.id], row.limit_key), row.group_id, None) for row in rows),
+            *(replace(row, limit_key=_limit_key_after(keyed[row.id], row.limit_key)) for row in rows),
+            *(
+                LockTarget(outcome.id, "", None, outcome.group_id, outcome.has_dependents)
+                for outcome in outcomes
+                if outcome.id not in keyed and (outcome.group_id is not None or outcome.has_dependents)
+            ),
         ]
 
 
-def _is_bound(outcome: FencedOutcome) -> bool:
-    return outcome.limit_key is not None or outcome.group_id is not None or isinstance(outcome.outcome, KeyAssigned)
+def _has_key(outcome: FencedOutcome) -> bool:
+    return outcome.limit_key is not None or isinstance(outcome.outcome, KeyAssigned)
 
 
 def _limit_key_after(outcome: FencedOutcome, limit_key: str | None) -> str | None:
@@ -154,14 +156,14 @@ def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
 def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[LockTarget]:
     """What these new tasks are bound to. In a caller's own transaction, key queues are left out."""
     return [
-        LockTarget(task.kind, None if is_callers else task.limit_key, task.group_id, task.after_group)
+        LockTarget(0, task.kind, None if is_callers else task.limit_key, task.group_id)
         for task in tasks
-        if task.limit_key is not None or task.group_id is not None or task.after_group is not None
+        if task.limit_key is not None or task.group_id is not None
     ]
 
 
 def _groups(lock_targets: Iterable[LockTarget]) -> set[int]:
-    return {group for bond in lock_targets for group in (bond.group_id, bond.after_group) if group is not None}
+    return {bond.group_id for bond in lock_targets if bond.group_id is not None}
 
 
 async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> None:
@@ -181,16 +183,13 @@ async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> Non
 
 async def _lock_limits(transaction: Transaction, kinds: Iterable[str]) -> dict[str, KeyQueueLimit]:
     names = sorted(KEY_QUEUES + kind for kind in kinds)
-    return key_queue_limits(await transaction.typed(LimitRow, "lock_limits", names))
+    return key_queue_limits(await transaction.typed(LockedLimitRow, "lock_limits", names))
 
 
 def key_queue_limits(limits: Iterable[LimitRow]) -> dict[str, KeyQueueLimit]:
     """The limits of key queues among these limits, by kind."""
     return {
-        limit.name.removeprefix(KEY_QUEUES): KeyQueueLimit(
-            limit.value,
-            None if limit.every is None or limit.burst is None else NewRate(every=limit.every, burst=limit.burst),
-        )
+        limit.name.removeprefix(KEY_QUEUES): limit.of_key_queues
         for limit in limits
         if limit.name.startswith(KEY_QUEUES)
     }

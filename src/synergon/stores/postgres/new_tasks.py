@@ -34,7 +34,7 @@ async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insert
 
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
-    """Insert a task with a key. None: a live task holds the key."""
+    """Insert a task with a key. None: a live task holds the key, or a hold of it has not expired."""
     inserted = _insertions(await _insert_bound(transaction, [task]))
     if not inserted:
         return None
@@ -75,7 +75,7 @@ async def replace(transaction: Transaction, task_id: int, task: NewTask) -> Stat
         task.delay,
         task.expires_in,
         list(task.tags) or None,
-        task.after_group is not None,
+        task.is_dependent,
         State.READY.value if task.limit_key is None else _first_state(transaction),
         *REPLACED.texts(task),
     )

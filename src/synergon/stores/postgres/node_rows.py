@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from synergon.stores import session as port
 from synergon.stores.postgres.transaction import Transaction
+from synergon.stores.rows import NodeName
 
 
-class NodeRows:
+class NodeRows(port.NodeRows):
     """Implements `stores.session.NodeRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
@@ -24,22 +26,20 @@ class NodeRows:
         return has_lease
 
     async def cordon(self, node_id: str) -> None:
-        """Mark the node as cordoned: it may claim nothing."""
         await self._transaction.run("cordon", node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """Remove the cordon mark: the node may claim again."""
         await self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[str]:
-        """The nodes whose lease has ended, and those of `gone`."""
         return [row["id"] for row in await self._transaction.rows("lock_dead", list(gone))]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
-        """The ids of the nodes with a live lease that run the kind and serve the queue."""
         return [row["id"] for row in await self._transaction.rows("runners", kind, queue)]
 
+    async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
+        return {node.id: node for node in await self._transaction.typed(NodeName, "node_names", list(ids))}
+
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the nodes of this list that hold no running task."""
         if dead:
             await self._transaction.run("delete_idle_nodes", list(dead))

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from synergon.model.claims import KindRequest
+from synergon.model.limits import KEY_QUEUES
 from synergon.options.addresses import covers
 from synergon.stores.contention import Contention
 from synergon.stores.postgres.lock_order import key_queue_limits
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.rows import KeyQueueLimit, LimitRow, SharedLimits
-from synergon.stores.rules.limits import KEY_QUEUES
+from synergon.stores.rows import KeyQueueLimit, LockedLimitRow, SharedLimits
 from synergon.stores.rules.server_health import capacity_of
 from synergon.stores.rules.shared_capacity import ServerCapacity
 
@@ -31,9 +31,10 @@ class PoolRow(msgspec.Struct, frozen=True):
     provider: str
     address: str
     capacity: int | None
-    failures: int
+    recent: int
+    is_out: bool
     backs_off: bool
-    backoff_after: int | None
+    is_probed: bool
     prefixes: list[str]
 
     @property
@@ -42,29 +43,30 @@ class PoolRow(msgspec.Struct, frozen=True):
         return capacity_of(
             (self.provider, self.address),
             self.capacity,
-            failures=self.failures,
-            backoff_after=self.backoff_after,
+            recent_failures=self.recent.bit_count(),
+            is_out=self.is_out,
             backs_off=self.backs_off,
+            is_probed=self.is_probed,
         )
 
 
 async def lock_limits(
     transaction: Transaction, kinds: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
 ) -> SharedLimits:
-    """Lock and read the limits and servers of which tasks of these kinds need permits. Also locks the key queues of
+    """Lock and read the limits and servers whose permits tasks of these kinds need. Also locks the key queues of
     `keyed_kinds`. Raises `Contention` if other limits cover the servers than the last claim found."""
     providers = frozenset(kind.provider for kind in kinds if kind.provider is not None)
     names = {name for kind in kinds for name in kind.limits} | await _limits_above(transaction, providers, covering)
-    rated = {kind.kind for kind in kinds if kind.is_rated}
+    rated = {kind.kind for kind in kinds if kind.is_rated or kind.batch_size}
     wanted = names | {KEY_QUEUES + kind for kind in (*rated, *keyed_kinds)}
-    rows = await transaction.typed(LimitRow, "lock_limits", sorted(wanted)) if wanted else []
+    rows = await transaction.typed(LockedLimitRow, "lock_limits", sorted(wanted)) if wanted else []
     transaction.key_queue_limits.update(dict.fromkeys(rated, KeyQueueLimit()) | key_queue_limits(rows))
     pool = await transaction.typed(PoolRow, "lock_pools", sorted(providers)) if providers else []
     covering[providers] = _above(pool[0].prefixes if pool else [], [row.address for row in pool])
     if not covering[providers] <= names:
         raise Contention("the servers or their limits have changed since the last claim")
-    values = {row.name: row.value for row in rows if row.name in names}
-    return SharedLimits(values, [row.server for row in pool])
+    now = rows[0].now if rows else 0
+    return SharedLimits.of((row for row in rows if row.name in names), [row.server for row in pool], now)
 
 
 async def _limits_above(transaction: Transaction, providers: frozenset[str], covering: Covering) -> frozenset[str]:

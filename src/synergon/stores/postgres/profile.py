@@ -1,11 +1,12 @@
 """Profiles: what a member of the PostgreSQL family can do. The URL names the profile.
 
-A profile consists of statements, migrations and settings, and of the functions that differ by more than statements: the
-fast path of the claim, and the reader of final events.
+A profile consists of statements, sections of the migrations and settings, and of the functions that differ by more than
+statements: the fast path of the claim, and the reader of final events.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,11 +15,16 @@ from typing import Final
 
 from synergon.model.claims import ClaimRequest, Claims
 from synergon.stores.base import FinalEvents
-from synergon.stores.postgres.claim_fast import FastClaim, Run, claim_at_once, claim_by_short_statement
+from synergon.stores.postgres.claim_fast import FastClaim, claim_at_once, claim_one_kind
 from synergon.stores.postgres.distributed.claim import claim_optimistically
 from synergon.stores.postgres.distributed.final_events import ClockFinalEvents
 from synergon.stores.postgres.final_events import SnapshotFinalEvents
+from synergon.stores.postgres.transactions import Transactions
 from synergon.stores.statements import statements
+
+_SECTION: Final = re.compile(r"^ *-- \{(?P<profile>\w+)\n(?P<script>.*?)^ *-- \}\n", re.MULTILINE | re.DOTALL)
+"""A part of a migration that is only for one profile."""
+_STORAGE_PARAMETERS: Final = re.compile(r"^\) WITH \([^()]*\);", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +35,10 @@ class Profile:
     """The name in `?profile=`, and in the table `meta`."""
     overlay: str | None
     """A folder of statements that replace the standard ones of the same name. None if there are none."""
-    migrations: str
+    skips_locked: bool
+    """The database has SKIP LOCKED."""
+    has_storage_parameters: bool
+    """Tables may have storage parameters, such as a fill factor."""
     settings: Mapping[str, str]
     """Session settings of the store's own connections."""
     cleaning: str | None
@@ -40,22 +49,28 @@ class Profile:
     """The delays in seconds before each repetition of a transaction after a deadlock or serialization failure."""
     asks_one_number: bool
     """Whether a statement that reads several ready groups reads equally many rows of each."""
-    claim: Callable[[Run, ClaimRequest], Awaitable[FastClaim]]
-    claim_by_short_statement: Callable[[Run, ClaimRequest], Awaitable[Claims]] | None
-    """The claim by a shorter statement (`claim_fast.claim_by_short_statement`). None if there is none."""
+    claim: Callable[[Transactions, ClaimRequest], Awaitable[FastClaim]]
+    claim_one_kind: Callable[[Transactions, ClaimRequest], Awaitable[Claims]] | None
+    """The claim of one kind by a shorter statement (`claim_fast.claim_one_kind`). None if there is none."""
     changes_several_tables: bool
     """One statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
 
     def statements(self, schema: str) -> Mapping[str, str]:
         """All statements by name."""
-        return statements("postgres", schema, overlay=self.overlay)
+        return statements("postgres", schema, self.overlay, skips_locked=self.skips_locked)
 
     def scripts(self, schema: str) -> list[str]:
         """The migration scripts, in order. The first creates version 1."""
-        folder = files("synergon.stores").joinpath(self.migrations)
+        folder = files("synergon.stores").joinpath("postgres/migrations")
         found = sorted(folder.iterdir(), key=lambda entry: entry.name)
-        return [script.read_text(encoding="utf-8").replace("{schema}", schema) for script in found]
+        return [self._adapted(script.read_text(encoding="utf-8")).replace("{schema}", schema) for script in found]
+
+    def _adapted(self, script: str) -> str:
+        """The script without sections for other profiles, and without storage parameters unless this profile has
+        them."""
+        script = _SECTION.sub(lambda section: section["script"] if section["profile"] == self.name else "", script)
+        return script if self.has_storage_parameters else _STORAGE_PARAMETERS.sub(");", script)
 
 
 READ_COMMITTED: Final = {"default_transaction_isolation": "read committed"}
@@ -65,7 +80,8 @@ conflict and are repeated."""
 STANDARD: Final = Profile(
     name="standard",
     overlay=None,
-    migrations="postgres/migrations",
+    skips_locked=True,
+    has_storage_parameters=True,
     settings=MappingProxyType(
         {
             # A plan made for an empty table remains in use when the table is large: it must not read the whole table.
@@ -85,7 +101,7 @@ STANDARD: Final = Profile(
     contention_pauses=(0.005, 0.02, 0.1),
     asks_one_number=False,
     claim=claim_at_once,
-    claim_by_short_statement=claim_by_short_statement,
+    claim_one_kind=claim_one_kind,
     changes_several_tables=True,
     endings=SnapshotFinalEvents.open,
 )
@@ -94,14 +110,15 @@ STANDARD: Final = Profile(
 DISTRIBUTED: Final = Profile(
     name="distributed",
     overlay="postgres/distributed",
-    migrations="postgres/distributed/migrations",
+    skips_locked=False,
+    has_storage_parameters=False,
     settings=MappingProxyType(READ_COMMITTED),
     cleaning="RESET ALL",  # the driver's own reset uses advisory locks and UNLISTEN, which not every server has
     notifies=False,
     contention_pauses=(0.005, 0.02, 0.1, 0.3, 1.0),
     asks_one_number=True,
     claim=claim_optimistically,
-    claim_by_short_statement=None,
+    claim_one_kind=None,
     changes_several_tables=False,
     endings=ClockFinalEvents.open,
 )

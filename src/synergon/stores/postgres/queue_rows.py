@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from synergon.stores import session as port
 from synergon.stores.postgres.transaction import Transaction
 
 
-class QueueRows:
+class QueueRows(port.QueueRows):
     """Implements `stores.session.QueueRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
@@ -16,9 +17,7 @@ class QueueRows:
         self._transaction: Final = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new. False if it was paused already."""
         return await self._transaction.run("pause_queue", queue) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue. False if it was not paused, or does not exist."""
         return await self._transaction.run("resume_queue", queue) == 1

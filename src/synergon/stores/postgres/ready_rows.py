@@ -1,5 +1,5 @@
-"""Ready tasks in the PostgreSQL store, as a claim reads and takes them: implements `stores.session.ReadyRows` with the
-statements of `sql/claim_limited.sql`.
+"""Ready tasks in the PostgreSQL store, as a claim reads and takes them: implements `stores.claim_primitives.ReadyRows`
+with the statements of `sql/claim_limited.sql`.
 
 Reads lock nothing, so a concurrent claim may take a task first. A task that could not be taken or reserved is not
 returned again in this claim.
@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.stores import claim_primitives as port
 from synergon.stores.postgres.claim_fast import claim_of, queues_of
 from synergon.stores.postgres.permit_locks import Covering, lock_limits
 from synergon.stores.postgres.transaction import Transaction
@@ -36,20 +37,33 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
     id: int
     priority: int
+    fair_tag: int
     kind: str
     queue: str
     requirements: str
     target: str | None
     server: str | None
     attempts: int
+    server_failures: int
     may_reserve: bool
+    units: int
 
     @property
     def task(self) -> ReadyTask:
         """The task in the form that the claim planner needs."""
-        avoid = server_to_avoid(self.server, self.attempts)
+        avoid = server_to_avoid(self.server, self.attempts, self.server_failures)
         return ReadyTask(
-            self.id, self.priority, self.kind, self.queue, self.requirements, self.target, avoid, self.may_reserve
+            self.id,
+            self.priority,
+            self.kind,
+            self.queue,
+            self.requirements,
+            self.target,
+            avoid,
+            self.may_reserve,
+            self.fair_tag,
+            self.units,
+            self.server_failures > 0,
         )
 
 
@@ -77,8 +91,8 @@ class ClaimState:
         self.passed_over: Final = set(held)
 
 
-class ReadyRows:
-    """Implements `stores.session.ReadyRows` for the PostgreSQL store."""
+class ReadyRows(port.ReadyRows):
+    """Implements `stores.claim_primitives.ReadyRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -117,7 +131,6 @@ class ReadyRows:
         return ClaimableGroups(rows[0].is_cordoned, groups)
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned. None if it has no live lease."""
         found: bool | None = await self._transaction.value("is_cordoned", node_id)
         return found
 
@@ -135,7 +148,6 @@ class ReadyRows:
         return held, [row.task for row in rows if not row.is_held]
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, at most the given number of each."""
         return [row.task for row in await self._first(request, numbers, with_held=False)]
 
     async def _first(
@@ -163,7 +175,6 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         targets = [(provider, address) for provider, addresses in servers.items() for address in addresses]
         return await self._tasks(
             "ready_commands",
@@ -192,8 +203,6 @@ class ReadyRows:
         return [row.task for row in await self._transaction.typed(ReadyRow, statement, *parameters)]
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
-        """Claim tasks: move them from `ready` to `running`, if they are unchanged since they were read and the node may
-        claim."""
         taken = sorted(taken, key=lambda entry: entry.task.id)
         state = self._state
         state.tried[:] = [entry.task.id for entry in taken]
@@ -211,9 +220,24 @@ class ReadyRows:
         state.passed_over.update(set(state.tried) - {claim.id for claim in claims})
         return claims
 
+    async def take_members(self, node_id: str, leader: Claim, count: int) -> list[Claim]:
+        """Claim the first waiting tasks of the leader's key queue, for the leader's batch."""
+        await self._transaction.run("lead_batch", leader.id)
+        if not count:
+            return []
+        rows = await self._transaction.rows(
+            "take_members",
+            node_id,
+            leader.id,
+            leader.kind,
+            leader.limit_key,
+            count,
+            leader.queue,
+            leader.requirements,
+        )
+        return [claim_of(row) for row in rows]
+
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task, or renew the reservation. False if the task has changed since it was
-        read, or another live node has reserved capacity for it."""
         self._state.tried[:] = [task.id]
         microseconds = request.reserve_microseconds
         statement = ("reserve", task.id, request.node_id, microseconds, task.requirements, task.queue)
@@ -231,6 +255,6 @@ class ReadyRows:
 
 
 def _batches(numbers: Mapping[ReadyGroupName, int]) -> list[dict[ReadyGroupName, int]]:
-    """Separate the groups of which one task is requested, which may be many groups, from the others."""
+    """Separate the groups with one requested task, which may be many, from the groups with several."""
     ones = {group: number for group, number in numbers.items() if number == 1}
     return [ones, {group: number for group, number in numbers.items() if number > 1}]

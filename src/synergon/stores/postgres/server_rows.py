@@ -1,19 +1,20 @@
-"""Providers and servers in the PostgreSQL store: implements `stores.session.ServerRows` with the statements of
+"""Providers and servers in the PostgreSQL store: implements `stores.claim_primitives.ServerRows` with the statements of
 `sql/servers.sql`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from synergon.model.limits import NewProvider
 from synergon.model.record import to_datetime
+from synergon.stores import claim_primitives as port
 from synergon.stores.postgres.transaction import Transaction
 from synergon.stores.rows import ServerHealth, ServerName, ServerRow, UsedServer
 
 
-class ServerRows:
-    """Implements `stores.session.ServerRows` for the PostgreSQL store."""
+class ServerRows(port.ServerRows):
+    """Implements `stores.claim_primitives.ServerRows` for the PostgreSQL store."""
 
     __slots__ = ("_transaction",)
 
@@ -21,14 +22,10 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
         return dict(await self._transaction.rows("declared_providers", list(providers)))
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off; its servers do not change. False if a concurrent transaction has
-        stored this declaration."""
-        backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
-        return await self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
+        return await self._transaction.run("declare_provider", provider.name, declared, *provider.health) == 1
 
     async def lock_provider(self, provider: str) -> bool:
         """Lock a provider. False if there is no provider of this name."""
@@ -43,8 +40,6 @@ class ServerRows:
         await self._transaction.run("add_servers", provider, addresses, list(capacities.values()))
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The commands of the provider that are for a server outside this pool: the address of that server, by command
-        id."""
         return dict(await self._transaction.rows("commands_without_server", provider, list(addresses)))
 
     async def lock_health(
@@ -62,18 +57,28 @@ class ServerRows:
                     known[health.provider, health.address] = health
         return {server: found for server in servers if (found := known[server]) is not None}
 
-    async def set_health(self, server: ServerName, failures: int, backoffs: int, backs_off_until: int | None) -> None:
-        """Write the health of a server."""
-        until = None if backs_off_until is None else to_datetime(backs_off_until)
-        await self._transaction.run("set_health", *server, failures, backoffs, until)
+    async def lock_suspended(self, providers: Sequence[str]) -> list[ServerHealth]:
+        """Lock the servers that are out of service, in the lock order. A server that another transaction has locked is
+        read after that has ended."""
+        return await self._transaction.typed(ServerHealth, "lock_suspended", list(providers))
+
+    async def set_health(
+        self,
+        server: ServerName,
+        failures: int,
+        recent: int,
+        backoffs: int,
+        backs_off_until: int | None,
+        failed_at: int | None,
+    ) -> None:
+        moments = [None if moment is None else to_datetime(moment) for moment in (backs_off_until, failed_at)]
+        await self._transaction.run("set_health", *server, failures, recent, backoffs, *moments)
         self._transaction.locked_limits = None  # the claim of an exchange reads the servers again
 
     async def all(self) -> list[ServerRow]:
-        """All servers of all pools."""
         return await self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the numbers of those tasks."""
         return await self._transaction.typed(UsedServer, "used_servers")
 
 

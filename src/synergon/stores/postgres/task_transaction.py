@@ -1,5 +1,5 @@
 """A transaction for a running task function. Commits the writes of the function, its children and the success of its
-task together.
+task together; or the writes of an `on_final_failure` function and the failure of its task.
 
 The connection is from a separate pool, so that open transactions of task functions do not block claims and outcomes.
 The transaction is rolled back after `hold_seconds`, so that no lock outlives the lease.
@@ -8,24 +8,23 @@ The transaction is rolled back after `hold_seconds`, so that no lock outlives th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
 from synergon.errors import StoreError, StoreUnavailable
-from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.contention import RolledBack
 from synergon.stores.postgres.address import Address
 from synergon.stores.postgres.connection import ISOLATION, SEARCH_PATH, Connections
 from synergon.stores.postgres.errors import translated
 from synergon.stores.postgres.session import Session
-from synergon.stores.rules.finish import finish
+from synergon.stores.rules.finish import finish, is_committed
 
 Value = TypeVar("Value")
 
@@ -43,7 +42,7 @@ class PostgresTaskTransaction:
         hold_seconds: float,
     ) -> None:
         self.connection = connection
-        self.blocking_connection = BlockingConnection(connection)
+        self.blocking_connection: Final = BlockingConnection(connection)
         self._connections = connections
         self._address = address
         self._sql = sql
@@ -51,7 +50,7 @@ class PostgresTaskTransaction:
         self._hold_seconds = hold_seconds
         self._transaction: Transaction = connection.transaction(isolation=ISOLATION)
         self._began_at: datetime | None = None
-        self.is_read_only = False
+        self.is_read_only: bool = False
         self._is_open = True
         self._was_committed = False
         self._was_held_too_long = False
@@ -96,20 +95,20 @@ class PostgresTaskTransaction:
         now: datetime = await self.connection.fetchval(self._sql["now"])
         return now
 
-    async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Apply a success and commit. Roll back if the claim is stale or the task is to be cancelled."""
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        """Apply outcomes and commit. Roll back if a claim is stale or the tasks are to be cancelled."""
         self._limit.cancel()
         try:
             with translated(self._address):
                 await self._check_is_ours()
                 session = Session(self.connection, self._address.profile, self._sql, self._shard)
                 await session.rows("fix_path", SEARCH_PATH)
-                (verdict,) = await finish(session, [fenced])
-                if verdict.state is State.SUCCEEDED:
+                verdicts = await finish(session, fenced_outcomes)
+                if is_committed(fenced_outcomes, verdicts):
                     await session.flush()
                     await self._transaction.commit()
                     self._was_committed = True
-                return verdict
+                return verdicts
         except StoreUnavailable as error:
             if error.__cause__ is not None and _could_not_write(error.__cause__):
                 raise RolledBack(str(error)) from error.__cause__
@@ -122,7 +121,8 @@ class PostgresTaskTransaction:
         await self._release()
 
     def explain(self, error: BaseException) -> StoreError | None:
-        """The server has rolled back a transaction for which it reports an error."""
+        """What an error means for the transaction, as `TaskTransaction.explain` says. If a statement fails, the server
+        rolls the transaction back."""
         if self._was_held_too_long:
             return self._held_too_long()
         return RolledBack(f"{self._address.location} could not write: {error}") if _could_not_write(error) else None
@@ -182,7 +182,8 @@ class PostgresTaskTransaction:
 
 
 def _could_not_write(error: BaseException) -> bool:
-    """Whether the server lacks space, memory or connections for now. A limit that somebody has configured stays."""
+    """Whether the server lacks space, memory or connections for now. An exceeded limit of the server's configuration is
+    not temporary, so it does not count."""
     return isinstance(error, asyncpg.InsufficientResourcesError) and not isinstance(
         error, asyncpg.ConfigurationLimitExceededError
     )

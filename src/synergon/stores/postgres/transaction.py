@@ -4,7 +4,7 @@ the end."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from synergon.model.lifecycle import State
 from synergon.stores.rows import KeyQueueLimit, ServerHealth, ServerName, SharedLimits
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from synergon.stores.postgres.profile import Profile
     from synergon.stores.postgres.ready_rows import ClaimState
 
-ReadyGroups = dict[tuple[str, str, str], int]
+FinalCounts = dict[tuple[str, str, str], int]
 """Changes of the numbers of final tasks, by (queue, kind, state)."""
 
 
@@ -29,8 +29,9 @@ class Transaction:
 
     __slots__ = (
         "_connection",
+        "_final_counts",
+        "_now",
         "_queues",
-        "_ready_groups",
         "_sql",
         "claim",
         "is_callers",
@@ -54,12 +55,12 @@ class Transaction:
         *,
         is_callers: bool = False,
     ) -> None:
-        self.unreadable = unreadable or UnreadableRows()
-        self.profile = profile
-        self.is_callers = is_callers
+        self.unreadable: Final = unreadable or UnreadableRows()
+        self.profile: Final = profile
+        self.is_callers: Final = is_callers
         """Whether this is a caller's own transaction. It may last long, so it must not lock rows that other
         transactions need."""
-        self.touched = Touched()
+        self.touched: Touched = Touched()
         self.key_queue_limits: dict[str, KeyQueueLimit] = {}
         self.locked_groups: set[int] = set()
         self.locked_limits: SharedLimits | None = None
@@ -71,9 +72,11 @@ class Transaction:
         change."""
         self._connection = connection
         self._sql = sql
-        self.shard = shard
+        self._now: int | None = None
+        """The moment at which the transaction began. None before it was read."""
+        self.shard: Final = shard
         """The shard of the table `tally` to which this engine writes."""
-        self._ready_groups: ReadyGroups = {}
+        self._final_counts: FinalCounts = {}
         self._queues: set[str] = set()
 
     async def rows(self, name: str, *parameters: Any) -> list[Any]:
@@ -114,8 +117,8 @@ class Transaction:
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
         """Note a change of the number of final tasks. `flush` writes it."""
-        ready_group = (queue, kind, str(state))
-        self._ready_groups[ready_group] = self._ready_groups.get(ready_group, 0) + number
+        name = (queue, kind, str(state))
+        self._final_counts[name] = self._final_counts.get(name, 0) + number
 
     def note_queues(self, queues: Iterable[str]) -> None:
         """Note queues whose rows may be missing. `flush` inserts them."""
@@ -127,8 +130,8 @@ class Transaction:
         if self._queues:
             await self.rows("add_queues", sorted(self._queues))
             self._queues.clear()
-        ready_groups = sorted((ready_group, number) for ready_group, number in self._ready_groups.items() if number)
-        self._ready_groups.clear()
-        if ready_groups:
-            queues, kinds, states = zip(*(ready_group for ready_group, _ in ready_groups), strict=True)
-            await self.run("tally", queues, kinds, states, [number for _, number in ready_groups], self.shard)
+        changes = sorted((name, number) for name, number in self._final_counts.items() if number)
+        self._final_counts.clear()
+        if changes:
+            queues, kinds, states = zip(*(name for name, _ in changes), strict=True)
+            await self.run("tally", queues, kinds, states, [number for _, number in changes], self.shard)

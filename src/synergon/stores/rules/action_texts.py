@@ -4,15 +4,31 @@ audit."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
 
 from synergon.errors import OptionError
 from synergon.model.lifecycle import State
-from synergon.model.limits import NewServer
+from synergon.model.limits import LimitChange, NewRate, NewServer
 from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Verb
 from synergon.model.task_records import TaskRecord
-from synergon.model.tasks import Moved
+from synergon.model.tasks import (
+    MAP_SUCCEEDED,
+    Cutoffs,
+    Extension,
+    MetaChange,
+    Moved,
+    Reprioritizing,
+    Rescheduling,
+    StoredRetention,
+)
 from synergon.options.addresses import normal_address
+from synergon.options.durations import LONGEST_SECONDS, microseconds, rough
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY, rate_text
+from synergon.stores.rows import LimitRow
 
 NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop", "drain", "restart"})
 """Operator actions that the named node carries out."""
@@ -23,8 +39,12 @@ CANCEL_REQUESTED: Final = "cancel requested"
 HELD_KEY: Final = "task {} is live and holds its key"
 
 
+MOST_SHOWN: Final = 20
+"""How many changed servers the outcome of an action names."""
+
 NO_NODE: Final = "no node of that id"
 DEAD_NODE: Final = "its lease is over"
+NO_LIMIT: Final = "no limit of that name"
 NO_PROVIDER: Final = "no provider of that name"
 
 
@@ -44,9 +64,35 @@ def check(action: NewAction) -> None:
         raise Rejected(action.rejection)
 
 
-def limit_value(action: NewAction) -> int | None:
-    """The new value of a limit. None means no limit. Raises `Rejected` if it is not valid."""
-    return _number(action.value, "a limit")
+def limit_change(action: NewAction) -> LimitChange:
+    """The new value of a limit (a number, or null for no limit), or the object with its new value or rate. Raises
+    `Rejected` if it is not valid."""
+    if not isinstance(action.value, dict):
+        return LimitChange(value=_number(action.value, "a limit"))
+    try:
+        change = msgspec.convert(action.value, LimitChange)
+    except msgspec.ValidationError as error:
+        raise Rejected(f"a change of a limit has a value or a rate, got {action.value!r} ({error})") from error
+    if change.rate and action.subject.startswith("kind:"):
+        raise Rejected("the limit of a kind counts running tasks; the rate of a kind is an option of the kind")
+    return change
+
+
+def changed_pool(action: NewAction, pool: Sequence[NewServer]) -> list[NewServer]:
+    """The pool of a provider after the action. Raises `Rejected` if it is not valid."""
+    if action.verb == "set_servers":
+        return servers(action)
+    value = action.value
+    if action.verb == "add_server" and not (isinstance(value, list | tuple) and len(value) == 2):
+        raise Rejected(f"a new server is [address, capacity], got {value!r}")
+    address = _address(value[0] if action.verb == "add_server" else value)
+    others = [server for server in pool if server.address != address]
+    if action.verb == "add_server":
+        return [*others, NewServer(address=address, capacity=_number(value[1], "a capacity"))]
+    if len(others) == len(pool):
+        listed = ", ".join(server.address for server in pool) or "none"
+        raise Rejected(f"provider {action.subject} has no server {address}; it has {listed}")
+    return others if action.verb == "remove_server" else [*others, NewServer(address=address, capacity=0)]
 
 
 def servers(action: NewAction) -> list[NewServer]:
@@ -58,6 +104,18 @@ def servers(action: NewAction) -> list[NewServer]:
     if len({server.address for server in pool}) < len(pool):
         raise Rejected("two servers have the same address")
     return pool
+
+
+def retention(action: NewAction) -> Cutoffs:
+    """The new retention. Raises `Rejected` if it is not valid."""
+    value = action.value
+    if not isinstance(value, list | tuple) or len(value) != 4:
+        raise Rejected(f"a retention is [succeeded, failed, cancelled, statistics] in microseconds, got {value!r}")
+    ages = [_number(age, "an age in microseconds") for age in value]
+    if any(age > microseconds(LONGEST_SECONDS) for age in ages if age is not None):
+        raise Rejected(f"a retention is at most 100 years, got {value!r}")
+    succeeded, failed, cancelled, statistics = ages
+    return Cutoffs(succeeded=succeeded, failed=failed, cancelled=cancelled, statistics=statistics)
 
 
 def task_id(action: NewAction) -> int:
@@ -73,6 +131,39 @@ def why(action: NewAction) -> str | None:
     if action.value is not None and not isinstance(action.value, str):
         raise Rejected(f"the reason of a cancel is a text, got {action.value!r}")
     return action.value
+
+
+def rescheduling(action: NewAction) -> Rescheduling:
+    """When the task is due. Raises `Rejected` if it is not a delay or a moment."""
+    given = action.value if isinstance(action.value, dict) else {}
+    if len(given) != 1 or not given.keys() <= {"delay", "run_at"} or not all(map(_is_whole, given.values())):
+        raise Rejected(f"a task is due after a delay or at a moment, in microseconds, got {action.value!r}")
+    return Rescheduling(id=task_id(action), delay=given.get("delay"), run_at=given.get("run_at"))
+
+
+def reprioritizing(action: NewAction) -> Reprioritizing:
+    """The new priority of the task. Raises `Rejected` if it is not a number."""
+    if not _is_whole(action.value) or not LOWEST_PRIORITY <= action.value <= HIGHEST_PRIORITY:
+        raise Rejected(f"a priority is a whole number of 64 bits, got {action.value!r}")
+    return Reprioritizing(id=task_id(action), priority=action.value)
+
+
+def extension(action: NewAction) -> Extension:
+    """How much more time the task gets. Raises `Rejected` if it is not a number of microseconds."""
+    if not _is_whole(action.value) or not 0 < action.value <= microseconds(LONGEST_SECONDS):
+        raise Rejected(f"an extension is a number of microseconds, up to 100 years, got {action.value!r}")
+    return Extension(id=task_id(action), extra=action.value)
+
+
+def meta_change(action: NewAction) -> MetaChange:
+    """The new values of the task's metadata. Raises `Rejected` if they are not an object."""
+    if not isinstance(action.value, dict):
+        raise Rejected(f"metadata has values by name, got {action.value!r}")
+    return MetaChange(id=task_id(action), values=action.value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _number(value: Any, what: str) -> int | None:
@@ -102,18 +193,63 @@ def resume_outcome(*, done: bool) -> str:
     return "resumed" if done else "was not paused"
 
 
-def limit_outcome(name: str, value: int | None, *, done: bool) -> str:
-    """The outcome text of a changed limit. Raises `Rejected` if it was not changed."""
-    if not done:
-        raise Rejected("no limit of that name")
-    return f"limit {name} is {'unlimited' if value is None else value} now"
+def limit_outcome(name: str, before: LimitRow | None, change: LimitChange, *, done: bool) -> str:
+    """The outcome text of a changed limit, with what it was before. Raises `Rejected` if it was not changed."""
+    if not done or before is None:
+        raise Rejected(NO_LIMIT)
+    parts = []
+    if change.value is not UNSET:
+        parts.append(f"limit {name} is {_amount(change.value)} now, was {_amount(before.value)}")
+    if change.rate is not UNSET:
+        parts.append(f"the rate of {name} is {_rate(change.rate)} now, was {_rate(before.rate)}")
+    return ", ".join(parts)
 
 
-def servers_outcome(name: str, pool: list[NewServer], *, done: bool) -> str:
-    """The outcome text of a changed pool. Raises `Rejected` if it was not changed."""
-    if not done:
-        raise Rejected(NO_PROVIDER)
-    return f"provider {name} has {len(pool)} server{'' if len(pool) == 1 else 's'} now"
+def _amount(value: int | None) -> str:
+    return "unlimited" if value is None else str(value)
+
+
+def _rate(rate: NewRate | None) -> str:
+    return "unlimited" if rate is None else rate_text(rate)
+
+
+def servers_outcome(name: str, before: Sequence[NewServer], after: Sequence[NewServer]) -> str:
+    """The outcome text of a changed pool, with the old capacities of the servers that have changed."""
+    old = {server.address: _amount(server.capacity) for server in before}
+    new = {server.address: _amount(server.capacity) for server in after}
+    changes = [
+        *(f"{address} removed, was {old[address]}" for address in old if address not in new),
+        *(f"{address} added with {new[address]}" for address in sorted(new) if address not in old),
+        *(
+            f"{address} {old[address]} → {new[address]}"
+            for address in old
+            if new.get(address, old[address]) != old[address]
+        ),
+    ]
+    shown = "; ".join(changes[:MOST_SHOWN]) or "nothing has changed"
+    more = f"; and {len(changes) - MOST_SHOWN} more" if len(changes) > MOST_SHOWN else ""
+    return f"provider {name} has {len(new)} server{'' if len(new) == 1 else 's'} now: {shown}{more}"
+
+
+def retention_outcome(cutoffs: Cutoffs) -> str:
+    """The outcome text of a changed retention."""
+    return f"kept: {describe_retention(cutoffs)} now"
+
+
+def declaration_outcome(before: StoredRetention, cutoffs: Cutoffs) -> str:
+    """The outcome text of a retention that a worker has changed, with what it was before."""
+    return f"{retention_outcome(cutoffs)}, was {describe_retention(before)}"
+
+
+def describe_retention(cutoffs: Cutoffs | StoredRetention) -> str:
+    """A retention as text: `7 d (succeeded), 30 d (failed), for ever (cancelled), 400 d (statistics)`."""
+    ages = {
+        "succeeded": cutoffs.succeeded,
+        "failed": cutoffs.failed,
+        "cancelled": cutoffs.cancelled,
+        "statistics": cutoffs.statistics,
+    }
+    return ", ".join(f"{'for ever' if age is None else rough(age / 1e6)} ({what})" for what, age in ages.items())
 
 
 def schedule_outcome(done: bool | None, changed: str, unchanged: str) -> str:
@@ -136,7 +272,9 @@ def retry_outcome(moved: Moved) -> str:
     """The outcome text of a retry."""
     if moved.key_holder is not None:
         raise Rejected(HELD_KEY.format(moved.key_holder))
-    return _moved_outcome(moved, "retried")
+    if moved.is_map:
+        raise Rejected(MAP_SUCCEEDED)
+    return moved_outcome(moved, "retried")
 
 
 def key_holder_of(action: AuditRecord) -> int | None:
@@ -147,10 +285,29 @@ def key_holder_of(action: AuditRecord) -> int | None:
 
 def delete_outcome(moved: Moved) -> str:
     """The outcome text of a deletion."""
-    return _moved_outcome(moved, "deleted")
+    if moved.needed_by is not None:
+        raise Rejected(f"task {moved.needed_by} depends on it and may need its result")
+    return moved_outcome(moved, "deleted")
 
 
-def _moved_outcome(moved: Moved, done: str) -> str:
+def meta_outcome(meta: dict[str, Any] | None) -> str:
+    """The outcome text of a change of metadata. Raises `Rejected` if there is no such task."""
+    if meta is None:
+        raise Rejected("no task of that id")
+    return "changed"
+
+
+def moves_outcome(moves: Sequence[Moved], done: str) -> str:
+    """The outcome text of an operation on the tasks of a group or a flow. Raises `Rejected` if a key was in the way."""
+    holder = next((moved.key_holder for moved in moves if moved.key_holder is not None), None)
+    if holder is not None:
+        raise Rejected(HELD_KEY.format(holder))
+    count = sum(moved.done for moved in moves)
+    return f"{count} {'task' if count == 1 else 'tasks'} {done}"
+
+
+def moved_outcome(moved: Moved, done: str) -> str:
+    """The outcome text of an operation on one task. Raises `Rejected` if its state does not allow it."""
     if moved.done:
         return done
     raise Rejected("no task of that id" if moved.state is None else f"the task is {moved.state}")

@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from synergon.errors import LeaseLost
 from synergon.model.claims import Claim, ClaimRequest, Claims, DryRun, KindRequest
+from synergon.model.lifecycle import State
 from synergon.model.requirements import WHOLE_NODE, parse_requirements
 from synergon.stores.rows import SharedLimits
-from synergon.stores.rules import key_queues, reservations
-from synergon.stores.rules.claim_plan import ClaimPlan, ReadyGroupName, ReadyTask
+from synergon.stores.rules import batches, key_queues, reservations
+from synergon.stores.rules.claim_plan import ClaimPlan, ReadyClass, ReadyGroupName, ReadyTask
 from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
 from synergon.stores.rules.server_health import capacity_at
@@ -31,9 +32,12 @@ from synergon.stores.session import Session
 PLANS: Final = 8
 """How often a claim plans at most, if concurrent claims take some of its planned tasks each time."""
 
+PLANS_FOR_BATCHES: Final = 64
+"""How often a claim plans at most if it takes batches: each batch that it takes may make the next one ready."""
+
 READ_FOR_TARGETS: Final = 1000
-"""How many tasks of a group are read if some of them are for one server only, and how many commands for each server.
-Behind a task that cannot run now there may be one that can."""
+"""How many tasks of a group are read if some of them are for one server only or have blamed a server, and how many
+commands for each server. Behind a task that cannot run now there may be one that can."""
 
 
 async def claim(session: Session, request: ClaimRequest, groups: Collection[ReadyGroupName]) -> Claims:
@@ -44,15 +48,22 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
     needed = await _with_hopeless(session, without_idle_kinds(request, groups), groups)
     limits = await session.ready.lock_limits(needed.kinds)
     started: dict[ReadyTask, Claim] = {}
-    claims, unfit = Claims(), set[str]()
-    for _ in range(PLANS):
+    claims, unfit, charged = Claims(), set[str](), set[str]()
+    sizes, members = batches.sizes_of(needed), dict[int, list[Claim]]()
+    for _ in range(PLANS if not sizes else PLANS_FOR_BATCHES):
         plan, candidates = await _gather(session, _without_started(needed, started), groups, limits)
         for task in candidates:
             plan.offer(task)
         unfit |= plan.unfit
         taken = {one.id: one for one in await session.ready.take(request.node_id, plan.taken)} if plan.taken else {}
-        started |= {entry.task: taken[entry.task.id] for entry in plan.taken if entry.task.id in taken}
+        for task, grant in plan.taken:
+            if task.id in taken:
+                started[task] = taken[task.id]
+                for name in plan.shared.rated(grant):
+                    limits.rates[name].charge(grant.units)
+                    charged.add(name)
         is_complete = len(taken) == len(plan.taken)
+        claims.more = await _add_members(session, request, sizes, taken, members) if sizes else claims.more
         if not is_complete and not started:
             is_cordoned = await session.ready.is_cordoned(request.node_id)
             if is_cordoned is not False:
@@ -60,12 +71,17 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
         if is_complete and plan.reserved is not None:
             claims.reserved = await reservations.reserve(session, request, plan.reserved)
             is_complete = claims.reserved is not None
-        if is_complete:
+        may_lead = claims.more and plan.reserved is None and sum(map(len, members.values())) < batches.ITEMS_AT_ONCE
+        if is_complete and not may_lead:
             break
-    await _charge_rates(session, request, started.values())
+    if charged:
+        await session.limits.set_next_starts({name: limits.rates[name].next_at or 0 for name in charged})
+    await _charge_key_queues(session, request, started.values())
+    claims.deferred = _deferred(plan)
     if request.reserved_task is not None and all(task.id != request.reserved_task for task in started):
         claims.reserved = await reservations.renew(session, request, plan)
-    claims.extend(started[task] for task in sorted(started, key=plan.order))
+    for task in sorted(started, key=plan.order):
+        claims += members.get(task.id) or [started[task]]
     claims.unfit = frozenset(unfit)
     return claims
 
@@ -74,10 +90,8 @@ async def dry_run(session: Session, request: ClaimRequest, task_id: int) -> DryR
     """What `claim` would do with a task. Reads and plans as a claim does, but locks and changes nothing."""
     _, groups = await session.ready.groups(request)
     now = await session.read_clock()
-    limits = SharedLimits(
-        {limit.name: limit.value for limit in await session.limits.all()},
-        [capacity_at(server, now) for server in await session.servers.all()],
-    )
+    servers = [capacity_at(row, now) for row in await session.servers.all()]
+    limits = SharedLimits.of(await session.limits.all(), servers, now)
     plan, candidates = await _gather(session, without_idle_kinds(request, groups), groups, limits)
     for task in candidates:
         grant = plan.offer(task)
@@ -95,7 +109,26 @@ def rejected(node_id: str, *, is_cordoned: bool | None) -> Claims:
     return claims
 
 
-async def _charge_rates(session: Session, request: ClaimRequest, started: Iterable[Claim]) -> None:
+async def _add_members(
+    session: Session,
+    request: ClaimRequest,
+    sizes: Mapping[str, int],
+    taken: Mapping[int, Claim],
+    members: dict[int, list[Claim]],
+) -> frozenset[str]:
+    """Add the batches of the leaders among the taken tasks to `members`. Returns the kinds that have new leaders."""
+    members |= await batches.take_members(session, request.node_id, sizes, taken.values())
+    moves = await apply_follow_ups(session) if session.touched else {}
+    return frozenset(kind for kind, state in moves.values() if state is State.READY and kind in sizes)
+
+
+def _deferred(plan: ClaimPlan) -> dict[str, int]:
+    """The kinds of the request that a rate defers, and for how many microseconds."""
+    deferred = {kind.kind: plan.shared.deferred_for(kind) for kind in plan.request.kinds}
+    return {kind: microseconds for kind, microseconds in deferred.items() if microseconds > 0}
+
+
+async def _charge_key_queues(session: Session, request: ClaimRequest, started: Iterable[Claim]) -> None:
     rated = {kind.kind for kind in request.kinds if kind.is_rated}
     starts = Counter((one.kind, one.limit_key) for one in started if one.kind in rated and one.limit_key is not None)
     if starts:
@@ -107,7 +140,7 @@ async def _charge_rates(session: Session, request: ClaimRequest, started: Iterab
 
 
 async def _with_hopeless(session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
-    """The request, which may take tasks again that this node and all other live nodes have refused: a node that had not
+    """The request, extended by tasks that this node and all other live nodes have refused: the node that had not
     refused them has left since."""
     refused = [(kind, queue, by) for kind, queue, text in groups if request.node_id in (by := _refused_by(text))]
     if not refused:
@@ -174,7 +207,7 @@ async def _gather(
     else:
         numbers, held = dict(most), []
         tasks = await session.ready.first(request, numbers) if numbers else []
-    plan = ClaimPlan(request, SharedCapacity(limits.values, limits.servers, held))
+    plan = ClaimPlan(request, SharedCapacity(limits.values, limits.servers, held, limits.rates))
     plan.node.unfit |= node.unfit
     while again := _most_again(plan, most, numbers, tasks):
         tasks = [task for task in tasks if task.group not in again]
@@ -182,7 +215,17 @@ async def _gather(
         numbers |= again
     tasks += await _commands(session, plan)
     tasks += await _named(session, plan)
-    return plan, sorted({task.id: task for task in tasks}.values(), key=plan.order)
+    candidates = {task.id: task for task in tasks}.values()
+    return plan, plan.in_order(candidates, await _oldest(session, candidates))
+
+
+async def _oldest(session: Session, candidates: Collection[ReadyTask]) -> Mapping[ReadyClass, Sequence[int]]:
+    """The smallest ids of the classes of candidates with tags. They are not needed if all candidates are of one
+    kind."""
+    classes = {task.ready_class for task in candidates if task.fair_tag}
+    if not classes or len({task.kind for task in candidates}) == 1:
+        return {}
+    return await session.fair.oldest(classes, len(candidates))
 
 
 def _most_by_node(
@@ -219,14 +262,14 @@ def _most_again(
     may have more."""
     kinds = {kind.kind: kind for kind in plan.request.kinds}
     counts = Counter(task.group for task in tasks)
-    targeted = {task.group for task in tasks if task.target is not None}
+    choosy = {task.group for task in tasks if task.target is not None or task.has_blamed}
     again: dict[ReadyGroupName, int] = {}
     for group, by_node in most.items():
         kind = kinds[group[0]]
         number = min(by_node, plan.shared.most(kind))
         if number <= 0 or counts[group] < numbers[group]:
             continue
-        if group in targeted and counts[group] >= number and _may_pass_over(plan, kind, group):
+        if group in choosy and counts[group] >= number and _may_pass_over(plan, kind, group):
             number = READ_FOR_TARGETS
         if number > numbers[group]:
             again[group] = number
@@ -243,7 +286,7 @@ async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
     these."""
     kinds = [kind for kind in plan.request.kinds if kind.is_command and kind.count > 0]
     providers = sorted({kind.provider for kind in kinds if kind.provider is not None})
-    servers = {provider: plan.shared.open_servers(provider) for provider in providers}
+    servers = {provider: plan.shared.open_to_commands(provider) for provider in providers}
     kinds = [kind for kind in kinds if kind.provider is None or servers[kind.provider]]
     return await session.ready.commands(plan.request, kinds, servers, READ_FOR_TARGETS) if kinds else []
 

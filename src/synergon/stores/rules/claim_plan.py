@@ -11,16 +11,23 @@ After a task that does not fit the node, no task of its ready group is taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from synergon.model.claims import ClaimRequest, KindRequest
-from synergon.model.requirements import KIND_DEFAULT, Requirements
+from synergon.model.requirements import KIND_DEFAULT, Requirements, is_suspect_text
 from synergon.stores.rules.node_capacity import ClaimOrder, Fit, NodeCapacity, claim_order, requirements_of
 from synergon.stores.rules.shared_capacity import Grant, SharedCapacity
 
 ReadyGroupName = tuple[str, str, str]
-"""Kind, queue and requirements. The tasks of a ready group differ only in priority and age."""
+"""Kind, queue and requirements. The tasks of a ready group differ only in priority, turn and age."""
+
+
+ReadyClass = tuple[str, str, str, int]
+"""A ready group and a priority. The tasks of a class differ only in turn and age."""
+
+NOTHING_READ: Final[Mapping[ReadyClass, Sequence[int]]] = MappingProxyType({})
 
 
 class ReadyTask(NamedTuple):
@@ -37,16 +44,28 @@ class ReadyTask(NamedTuple):
     """The server of the previous attempt. The planner prefers another one."""
     may_reserve: bool = False
     """Whether the task has been due for the request's patience, and no other live node has reserved capacity for it."""
+    fair_tag: int = 0
+    """The turn of the task, if the tenants of its kind take turns."""
+    units: int = 1
+    """How many units a start of the task charges to the rates of its limits."""
+    has_blamed: bool = False
+    """Whether the task has blamed a server. It then waits for another one than `avoid`, if one is in service."""
 
     @property
     def group(self) -> ReadyGroupName:
         """The ready group of the task."""
         return self.kind, self.queue, self.requirements
 
+    @property
+    def ready_class(self) -> ReadyClass:
+        """The ready group and the priority of the task."""
+        return *self.group, self.priority
 
-def server_to_avoid(server: str | None, attempts: int) -> str | None:
-    """The server of the previous attempt, which a retry avoids. None before the first attempt."""
-    return server if attempts > 0 else None
+
+def server_to_avoid(server: str | None, attempts: int, server_failures: int) -> str | None:
+    """The server of the previous attempt, which a task that has failed or blamed it avoids. None before the first
+    attempt."""
+    return server if attempts > 0 or server_failures > 0 else None
 
 
 class Taken(NamedTuple):
@@ -62,7 +81,7 @@ class ClaimPlan:
     def __init__(self, request: ClaimRequest, shared: SharedCapacity) -> None:
         self.request = request
         self.shared = shared
-        self.node = NodeCapacity(request)
+        self.node: Final = NodeCapacity(request)
         self.taken: list[Taken] = []
         self.reserved: ReadyTask | None = None
         """The task for which this claim newly reserves capacity. The claim then takes no further task."""
@@ -72,17 +91,27 @@ class ClaimPlan:
         self._kinds = {kind_request.kind: kind_request for kind_request in request.kinds}
         self._remaining = Counter({kind_request.kind: kind_request.count for kind_request in request.kinds})
         self._closed: set[ReadyGroupName] = set()
-        """Groups of which a task did not fit the node. Later tasks of such a group do not fit either."""
+        """Ready groups with a task that did not fit the node. Later tasks of such a group do not fit either."""
+        self._ages: dict[int, int] = {}
+        """The ages of candidates whose tenants take turns, by id."""
 
     @property
     def unfit(self) -> frozenset[str]:
         """Kinds with a task that does not fit the node now, but fits when more capacity is free."""
         return frozenset(self.node.unfit)
 
+    def in_order(
+        self, candidates: Collection[ReadyTask], oldest: Mapping[ReadyClass, Sequence[int]] = NOTHING_READ
+    ) -> list[ReadyTask]:
+        """The candidates in claim order. `oldest` are the smallest ids of the classes of candidates with tags."""
+        fair = [task for task in candidates if task.fair_tag and task.id != self.request.reserved_task]
+        self._ages = fair_ages(fair, oldest)
+        return sorted(candidates, key=self.order)
+
     def order(self, task: ReadyTask) -> ClaimOrder:
-        """The sort key of a task in claim order."""
-        kind_request, reserved_task = self._kinds[task.kind], self.request.reserved_task
-        return claim_order(kind_request, task.priority, task.id, task.requirements, reserved_task)
+        """The sort key of one of the candidates in claim order."""
+        kind_request, reserved_task, age = self._kinds[task.kind], self.request.reserved_task, self._ages.get(task.id)
+        return claim_order(kind_request, task.priority, task.id, task.requirements, reserved_task, age)
 
     def hold(self, task: ReadyTask) -> None:
         """Hold permits for the reserved task. Called before the first task is offered."""
@@ -113,7 +142,9 @@ class ClaimPlan:
             return None
         grant = self.shared.take(kind_request, task)
         if grant is None:
-            if task.target is None:  # if no server is free for this task, none is for the others of its kind
+            # If no server is free for this task, none is for the others of its kind, unless the task has blamed a
+            # server that is free for them.
+            if task.target is None and not task.has_blamed:
                 self._remaining[task.kind] = 0
             return None
         self.node.take(kind_request, requirements, task.id)
@@ -140,9 +171,25 @@ class ClaimPlan:
         return self.node.is_worth_reserving(kind_request, requirements, task.id)
 
 
+def fair_ages(tasks: Iterable[ReadyTask], oldest: Mapping[ReadyClass, Sequence[int]] = NOTHING_READ) -> dict[int, int]:
+    """The ages of tasks with tags, by id. Of those of a kind and priority, the smallest tag gets the smallest id of all
+    ready ones as its age, and so on: a kind is as old as its oldest tasks, and tags decide which of its tasks start.
+    `oldest` are the smallest ids of each class, also of tasks that were not read."""
+    kinds: dict[tuple[str, int, bool], list[ReadyTask]] = {}
+    for task in tasks:
+        kinds.setdefault((task.kind, task.priority, is_suspect_text(task.requirements)), []).append(task)
+    ages: dict[int, int] = {}
+    for members in kinds.values():
+        classes = {task.ready_class for task in members}
+        ids = {task.id for task in members}.union(*(oldest.get(name, ()) for name in classes))
+        by_turn = sorted(members, key=lambda task: (task.fair_tag, task.id))
+        ages.update(zip((task.id for task in by_turn), sorted(ids), strict=False))
+    return ages
+
+
 def choose(request: ClaimRequest, candidates: Iterable[ReadyTask], shared: SharedCapacity) -> ClaimPlan:
     """Plan a claim from these candidates, given in any order."""
     plan = ClaimPlan(request, shared)
-    for task in sorted(candidates, key=plan.order):
+    for task in plan.in_order(list(candidates)):
         plan.offer(task)
     return plan

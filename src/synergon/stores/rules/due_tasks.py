@@ -1,5 +1,5 @@
-"""Due and expired tasks: moves due tasks to `ready` or their key queue, and ends tasks that were not started in
-time."""
+"""Due and expired tasks: moves due tasks to `ready` or their key queue, makes due batches ready, and ends tasks that
+were not started in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 from synergon.model.lifecycle import Reason, State
 from synergon.model.tasks import Woken
-from synergon.stores.rules import follow_ups
+from synergon.stores.rules import dependencies, ends, follow_ups
 from synergon.stores.session import Session
 
 
@@ -17,18 +17,17 @@ async def wake(session: Session, limit: int) -> Woken:
     # Expired tasks first: none of them may be announced as ready.
     expired = await session.tasks.expired(limit)
     if expired:
-        await session.tasks.end(expired, State.FAILED, Reason.EXPIRED)
+        await ends.end(session, expired, State.FAILED, Reason.EXPIRED)
+    await dependencies.settle(session, limit)
     due = await session.tasks.make_due_ready(limit)
-    for task in expired:
-        session.touched.add(task.kind, task.limit_key, task.group_id)
     for changed in due:
-        session.touched.add(changed.kind, changed.limit_key)
+        session.touched.add_changed(changed)
+    session.touched.key_queues.update(await session.key_queues.due_alarms(limit))
     ready = {changed.id: changed.kind for changed in due if changed.state is State.READY}
-    for task_id, (kind, state) in (await follow_ups.apply_follow_ups(session)).items():
-        if state is State.READY:
-            ready[task_id] = kind
+    moves = await follow_ups.apply_follow_ups(session)
+    ready.update((task_id, kind) for task_id, (kind, state) in moves.items() if state is State.READY)
     return Woken(
         kinds=dict(Counter(ready.values())),
-        expired=tuple(task.id for task in expired),
+        expired=tuple(task.id for task in expired) + follow_ups.summary(moves).ended,
         next_in=await session.tasks.next_due_in(),
     )

@@ -11,7 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import Reason, State
+from synergon.model.limits import ServerChange
 from synergon.model.outcomes import (
     Cancelled,
     Crashed,
@@ -24,19 +26,20 @@ from synergon.model.outcomes import (
     Refused,
     Report,
     Retrying,
+    ServerFault,
     Snoozed,
     Succeeded,
     Verdict,
     given_back,
 )
 from synergon.model.record import to_datetime
-from synergon.model.requirements import with_refusal
-from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT
+from synergon.model.requirements import Requirements, with_refusal
+from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT, SERVER_FAILURE_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
-from synergon.stores.rules import follow_ups, insert, server_health, suspects
+from synergon.stores.rules import attempts, batches, dependencies, ends, follow_ups, insert, server_health, suspects
 from synergon.stores.session import Moves, Session
 
-ERRORS_KEPT: Final = 20
+MAX_ERRORS: Final = 20
 """How many errors a task's list holds. The oldest are dropped, so that a task that fails again and again does not grow
 without bound."""
 
@@ -45,16 +48,21 @@ ClaimName = tuple[int, int]
 
 
 async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists the kinds of
-    the tasks that were released because a group ended."""
+    """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists what has
+    become of the tasks that depend on those that ended."""
     await session.locks.for_outcomes(outcomes)
     tasks = await _current_tasks(session, outcomes)
     others = [entry for entry, task in zip(outcomes, tasks, strict=True) if task is None]
     finished = await _finished(session, others)
-    applied = [(entry, task) for entry, task in zip(outcomes, tasks, strict=True) if task is not None]
-    verdicts = await _apply_all(session, applied)
+    applied = [
+        (_as_charged(entry, task), task) for entry, task in zip(outcomes, tasks, strict=True) if task is not None
+    ]
+    to_note = [task for entry, task in applied if not _is_success(entry, task)]
+    names = await attempts.node_names(session, to_note) if to_note else {}
+    verdicts = await _apply_all(session, applied, names)
+    servers: list[ServerChange] = []
     if any(entry.server is not None for entry, _ in applied):
-        await server_health.note(session, [entry for entry, _ in applied])
+        servers = await server_health.note(session, [entry for entry, _ in applied])
     moves = await follow_ups.apply_follow_ups(session) if session.touched else {}
     # One that was not known before may repeat an outcome of this very call.
     finished |= await _finished(session, [entry for entry in others if (entry.id, entry.claim_no) not in finished])
@@ -62,9 +70,39 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
         _repeated(entry, finished) if task is None else _with_new_state(verdicts[task.id], moves)
         for entry, task in zip(outcomes, tasks, strict=True)
     ]
-    if told and session.touched.released:
-        told[-1] = replace(told[-1], released=tuple(session.touched.released))
+    if told and session.touched.followed:
+        followed = session.touched.followed
+        told[-1] = replace(
+            told[-1],
+            released=tuple(kind for kind, state in followed.values() if state is not State.CANCELLED),
+            ended=tuple(task_id for task_id, (_, state) in followed.items() if state is State.CANCELLED),
+            has_scheduled=any(state is State.SCHEDULED for _, state in followed.values()),
+        )
+    if servers:
+        told[-1] = replace(told[-1], servers=tuple(servers))
     return told
+
+
+def _as_charged(entry: FencedOutcome, task: LiveTask) -> FencedOutcome:
+    """The outcome as it counts for the task: a task that has blamed servers too often, and a command, which never runs
+    twice, are charged."""
+    outcome = entry.outcome
+    if not isinstance(outcome, ServerFault) or may_blame_server(task.server_failures, is_command=task.is_command):
+        return entry
+    return replace(entry, outcome=outcome.otherwise)
+
+
+def may_blame_server(server_failures: int, *, is_command: bool) -> bool:
+    """Whether a task that has blamed servers so often may do so once more without a charge."""
+    return not is_command and server_failures < SERVER_FAILURE_LIMIT
+
+
+def is_committed(outcomes: Sequence[FencedOutcome], verdicts: Sequence[Verdict]) -> bool:
+    """Whether a transaction of user code is committed with these outcomes: a task has ended as its outcome says, and no
+    claim was stale. If one of them is a success, a task must have succeeded; otherwise one must have failed."""
+    has_success = any(isinstance(entry.outcome, Succeeded) for entry in outcomes)
+    states = [verdict.state for verdict in verdicts]
+    return (State.SUCCEEDED if has_success else State.FAILED) in states and None not in states
 
 
 async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
@@ -104,26 +142,37 @@ def _with_new_state(verdict: Verdict, moves: Moves) -> Verdict:
     return replace(verdict, state=moves[verdict.id][1]) if verdict.id in moves else verdict
 
 
-async def _apply_all(session: Session, applied: Iterable[tuple[FencedOutcome, LiveTask]]) -> dict[int, Verdict]:
+def _is_success(entry: FencedOutcome, task: LiveTask) -> bool:
+    return isinstance(entry.outcome, Succeeded) and not task.cancel_requested
+
+
+async def _apply_all(
+    session: Session, applied: Iterable[tuple[FencedOutcome, LiveTask]], names: attempts.NodeNames
+) -> dict[int, Verdict]:
     """Apply outcomes. Successes, which are the most frequent, end in one batch, the others one by one."""
     verdicts: dict[int, Verdict] = {}
     succeeded: list[LiveTask] = []
     outcomes: dict[int, Succeeded] = {}
     for entry, task in applied:
-        session.touched.add(task.kind, task.limit_key, task.group_id)
+        session.touched.add(task.kind, task.limit_key)
         if entry.progress is not None:
             await session.tasks.report(task.id, task.claim_no, entry.progress, is_overdue=False)
         if isinstance(entry.outcome, Succeeded) and not task.cancel_requested:
             succeeded.append(task)
             outcomes[task.id] = entry.outcome
         else:
-            verdicts[task.id] = Verdict(task.id, await _apply(session, task, entry.outcome), (), task.kind)
+            verdicts[task.id] = Verdict(task.id, await _apply(session, task, entry.outcome, names), (), task.kind)
+            if isinstance(entry.outcome, Succeeded) and entry.outcome.has_shared_children:
+                outcomes[task.id] = entry.outcome
     if succeeded:
-        results = {task_id: outcome.result for task_id, outcome in outcomes.items()}
+        results = {task.id: outcomes[task.id].result for task in succeeded}
         await session.tasks.end(succeeded, State.SUCCEEDED, None, results=results, by_owner=True)
-        child_ids = await _store_children(session, outcomes)
         for task in succeeded:
-            verdicts[task.id] = Verdict(task.id, State.SUCCEEDED, child_ids.get(task.id, ()), task.kind)
+            session.touched.add_ended(task, State.SUCCEEDED)
+        for task in succeeded:
+            verdicts[task.id] = Verdict(task.id, State.SUCCEEDED, (), task.kind)
+    for task_id, child_ids in (await _store_children(session, outcomes)).items():
+        verdicts[task_id] = replace(verdicts[task_id], child_ids=child_ids)
     return verdicts
 
 
@@ -134,26 +183,28 @@ async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> d
     if not parents:
         return {}
     inserted = await insert.store(session, [replace(child, on_conflict="return") for _, child in parents])
-    ids: dict[int, tuple[int, ...]] = {}
+    ids: dict[int, list[int]] = {}
     for (task_id, _), child in zip(parents, inserted, strict=True):
-        ids[task_id] = (*ids.get(task_id, ()), child.id)
-    return ids
+        ids.setdefault(task_id, []).append(child.id)
+    for task_id, child_ids in ids.items():
+        if outcomes[task_id].is_map:
+            await dependencies.add_items(session, task_id, child_ids)
+    return {task_id: tuple(child_ids) for task_id, child_ids in ids.items()}
 
 
-async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
+async def _apply(session: Session, task: LiveTask, outcome: Outcome, names: attempts.NodeNames) -> State:
     """Change the state of the task according to its outcome, or to `cancelled` if that was requested. Returns the new
     state."""
-    await _charge(session, task, outcome)
+    await _charge(session, task, outcome, await attempts.with_ended(session, task, outcome, names))
     await suspects.note_outcome(session, task, outcome)
     if task.cancel_requested:
         return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
+    reason = failure_of(outcome, is_command=task.is_command, crashes=task.crashes)
+    if reason is not None:
+        return await _end(session, task, State.FAILED, reason)
     match outcome:
-        case Failed(reason=reason):
-            return await _end(session, task, State.FAILED, reason)
         case Cancelled():
             return await _end(session, task, State.CANCELLED, Reason.CANCELLED)
-        case _ if task.is_command or (isinstance(outcome, Crashed) and task.crashes + 1 >= CRASH_LIMIT):
-            return await _end(session, task, State.FAILED, Reason.CRASHED)
         case Retrying(delay=delay) | Snoozed(delay=delay):
             return await session.tasks.release(task, delay=delay, by_owner=True)
         case KeyAssigned(limit_key=limit_key):
@@ -161,63 +212,107 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome) -> State:
             return await session.tasks.release(task, limit_key=limit_key, by_owner=True)
         case Refused(requirements=requirements):
             return await _leave_to_others(session, task, requirements)
+        case ServerFault():
+            # A damaged row may have any number.
+            await session.tasks.set_server_failures(task.id, max(task.server_failures, 0) + 1)
         case HandedBack(delay=delay, protected_for=protected_for):
             return await session.tasks.release(task, delay=delay, protected_for=protected_for, by_owner=True)
-    return await session.tasks.release(task, by_owner=True)
+    alone = isinstance(outcome, Crashed) and batches.must_run_alone(task)
+    return await session.tasks.release(task, leaves_key_queue=alone, by_owner=True)
+
+
+def failure_of(outcome: Outcome, *, is_command: bool, crashes: int) -> Reason | None:
+    """The reason for which this outcome ends its task `failed`. `crashes` is how often the task has crashed before.
+    None if the task does not fail, or if that depends on other nodes: see `may_others_run` for `Refused`."""
+    match outcome:
+        case Failed(reason=reason):
+            return reason
+        case Succeeded() | Cancelled():
+            return None
+        case _ if is_command:
+            return Reason.CRASHED
+        case Crashed(is_shared=False) if crashes + 1 >= CRASH_LIMIT:
+            return Reason.CRASHED
+    return None
+
+
+def may_others_run(left: Requirements, runners: Iterable[str]) -> bool:
+    """Whether one of the `runners` may still claim a task with these requirements. The requirements name the nodes that
+    have refused the task; after `REFUSAL_LIMIT` refusals no node may claim it."""
+    return bool(set(runners).difference(left.refused_by)) and len(left.refused_by) < REFUSAL_LIMIT
 
 
 async def _leave_to_others(session: Session, task: LiveTask, requirements: str) -> State:
     """Release a task that its node has refused, or end it if no live node may run it."""
     assert task.node_id is not None, "a running task has one"
     left = with_refusal(requirements, task.node_id)
-    others = set(await session.nodes.runners(task.kind, task.queue)).difference(left.refused_by)
-    if not others or len(left.refused_by) >= REFUSAL_LIMIT:
+    if not may_others_run(left, await session.nodes.runners(task.kind, task.queue)):
         return await _end(session, task, State.FAILED, Reason.ERROR)
     await session.tasks.set_requirements(task.id, left.text)
-    return await session.tasks.release(task, by_owner=True)
+    return await session.tasks.release(task, leaves_key_queue=batches.must_run_alone(task), by_owner=True)
 
 
 async def _end(session: Session, task: LiveTask, state: State, reason: Reason) -> State:
-    await session.tasks.end([task], state, reason, by_owner=True)
+    await ends.end(session, [task], state, reason, by_owner=True)
     return state
 
 
-async def _charge(session: Session, task: LiveTask, outcome: Outcome) -> None:
-    """Update the attempts, crashes and errors of the task."""
+async def _charge(
+    session: Session, task: LiveTask, outcome: Outcome, ended_attempts: Sequence[AttemptRecord] | None
+) -> None:
+    """Update the attempts, crashes, errors and ended attempts of the task."""
+    error: ErrorRecord | None = None
     match outcome:
-        case Failed(error=error) | Retrying(error=error):
-            await append_error(session, task, error)
+        case Crashed(error=error, is_shared=True):
+            await give_back_attempt(session, task, error, ended_attempts)
+            return
         case Crashed(error=error):
-            await charge_crash(session, task, error)
-        case Refused(error=error):
-            await session.tasks.charge(task.id, attempts=1, errors=await _errors_with(session, task, error))
+            await charge_crash(session, task, error, ended_attempts)
+            return
         case HandedBack() if task.is_command and not task.cancel_requested:
-            await charge_crash(session, task, given_back(task.node_id))
-        case Snoozed() | HandedBack() | KeyAssigned():
-            await session.tasks.charge(task.id, attempts=1)
+            await charge_crash(session, task, given_back(task.node_id), ended_attempts)
+            return
+        case Failed(error=error) | Retrying(error=error) | Refused(error=error) | ServerFault(error=error):
+            pass
         case Cancelled(why=why) if why is not None:
-            await append_error(session, task, ErrorRecord(attempt=0, type="Cancel", message=why))
+            error = ErrorRecord(attempt=0, type="Cancel", message=why)
+    await session.tasks.charge(
+        task.id,
+        attempts=1 if isinstance(outcome, Refused | Snoozed | HandedBack | KeyAssigned | ServerFault) else 0,
+        errors=None if error is None else await _errors_with(session, task, error, ended_attempts),
+        ended_attempts=ended_attempts,
+    )
 
 
-async def charge_crash(session: Session, task: LiveTask, error: ErrorRecord) -> None:
+async def charge_crash(
+    session: Session, task: LiveTask, error: ErrorRecord, ended_attempts: Sequence[AttemptRecord] | None
+) -> None:
     """Subtract the attempt from a running task, and add a crash."""
-    await session.tasks.charge(task.id, attempts=1, crashes=1, errors=await _errors_with(session, task, error))
+    errors = await _errors_with(session, task, error, ended_attempts)
+    await session.tasks.charge(task.id, attempts=1, crashes=1, errors=errors, ended_attempts=ended_attempts)
 
 
-async def give_back_attempt(session: Session, task: LiveTask, error: ErrorRecord) -> None:
+async def give_back_attempt(
+    session: Session, task: LiveTask, error: ErrorRecord, ended_attempts: Sequence[AttemptRecord] | None
+) -> None:
     """Subtract the attempt from a running task, and note why."""
-    await session.tasks.charge(task.id, attempts=1, errors=await _errors_with(session, task, error))
+    errors = await _errors_with(session, task, error, ended_attempts)
+    await session.tasks.charge(task.id, attempts=1, errors=errors, ended_attempts=ended_attempts)
 
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:
-    """Append an error to the list of a live task. The list holds the latest `ERRORS_KEPT`."""
+    """Append an error to the list of a live task. The list holds the latest `MAX_ERRORS`."""
     await session.tasks.set_errors(task.id, await _errors_with(session, task, error))
 
 
-async def _errors_with(session: Session, task: LiveTask, error: ErrorRecord) -> tuple[ErrorRecord, ...]:
+async def _errors_with(
+    session: Session, task: LiveTask, error: ErrorRecord, ended_attempts: Sequence[AttemptRecord] | None = None
+) -> tuple[ErrorRecord, ...]:
     at = to_datetime(await session.read_clock())
     dated = replace(error, at=at, attempt=error.attempt or task.attempts)
-    return (*task.errors[1 - ERRORS_KEPT :], dated)
+    if ended_attempts and dated.node_id is not None:  # the attempt that ends now, with the name of its node
+        dated = replace(dated, node_name=ended_attempts[-1].node_name, host=ended_attempts[-1].host)
+    return (*task.errors[1 - MAX_ERRORS :], dated)
 
 
 async def report(session: Session, reports: Sequence[Report]) -> list[bool]:

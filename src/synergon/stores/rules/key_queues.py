@@ -1,5 +1,5 @@
 """Balances key queues: of the tasks of one kind and limit key, only as many are `ready` or `running` as the limit
-`key:<kind>` allows. The others are `waiting`.
+`key:<kind>` allows. The others are `waiting`. If the tasks of the kind run in batches, `batches` decides instead.
 
 `balance` derives everything from the rows, in whatever state they are, and does not change a key queue that is
 balanced. No store has counters for key queues, so there is nothing to repair.
@@ -15,10 +15,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from synergon.model.lifecycle import State
+from synergon.model.limits import NewBatch
+from synergon.stores.claim_primitives import KeyQueueRows
 from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
-from synergon.stores.rules import rates
+from synergon.stores.rules import batches, rates
 from synergon.stores.rules.shared_capacity import UNLIMITED
-from synergon.stores.session import KEY_QUEUES_AT_ONCE, KeyQueueRows, Moves, Session
+from synergon.stores.session import KEY_QUEUES_AT_ONCE, Moves, Session
 
 FEW: Final = 8
 """How many waiting tasks of each key queue are read together with the counts. If more are needed, they are read for
@@ -32,7 +34,18 @@ async def balance(session: Session, names: Collection[KeyQueueName]) -> Moves:
     for some in _parts([name for name in names if limits[name[0]].is_unlimited]):
         # Tasks of paused queues too: in an unlimited key queue they block no other task.
         _note(moves, await rows.promote_all(some))
-    for some in _parts([name for name in names if not limits[name[0]].is_unlimited]):
+    batched: dict[NewBatch, list[KeyQueueName]] = {}
+    limited: list[KeyQueueName] = []
+    for name in names:
+        limit = limits[name[0]]
+        if limit.batch is not None:
+            batched.setdefault(limit.batch, []).append(name)
+        elif not limit.is_unlimited:
+            limited.append(name)
+    for batch, its_names in batched.items():
+        for some in _parts(its_names):
+            moves.update(await batches.balance(session, some, batch))
+    for some in _parts(limited):
         await _Balance(rows, limits, some, moves).restore()
     return moves
 

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from synergon.model.claims import ClaimRequest, KindRequest
 from synergon.model.requirements import (
     KIND_DEFAULT,
-    PROCESS,
     SLOT,
     WHOLE_NODE,
     Requirements,
     bound_cost,
-    is_name_of_bound,
     is_suitable,
     is_suspect_text,
+    is_unit,
     parse_requirements,
     with_kind_defaults,
 )
@@ -38,8 +37,8 @@ class Fit(Enum):
     LATER = auto()
     """The task fits when enough running tasks of the node have ended."""
     NO_UNIT = auto()
-    """No child process is free, or the bound on its queue or provider is reached. Every task needs just one, so no
-    capacity is reserved."""
+    """No child process or thread is free, or the bound on its queue or provider is reached. Every task needs just one,
+    so no capacity is reserved."""
     NEVER = auto()
     """The node lacks a label or has a forbidden one, its total capacity is too small, or it has refused the task."""
 
@@ -54,7 +53,7 @@ class NodeCapacity:
         self._held = request.held
         self._shares = list(request.shares)
         """The cost of each running task, and of each task that this claim takes."""
-        self.may_reserve = may_reserve(request)
+        self.may_reserve: bool = may_reserve(request)
         """Whether the claim may reserve capacity for the next task in claim order that does not fit."""
         self.unfit: set[str] = set()
         """Kinds with a task that does not fit now, but fits when more capacity is free."""
@@ -71,7 +70,7 @@ class NodeCapacity:
             return Fit.NOW
         if task_id is not None:
             self.unfit.add(kind_request.kind)
-        return Fit.NO_UNIT if any(name == PROCESS or is_name_of_bound(name) for name in short_of) else Fit.LATER
+        return Fit.NO_UNIT if any(map(is_unit, short_of)) else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
         """How many more tasks of the kind the slots allow. Commands need no slot, and tasks to which others yield may
@@ -81,7 +80,7 @@ class NodeCapacity:
         return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
 
     def short_of(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> list[str]:
-        """The resources of which too little is free for the task."""
+        """The resources that have too little free capacity for the task."""
         is_exempt = self._is_exempt(kind_request, requirements, task_id)
         if self._held.get(WHOLE_NODE) and not (is_exempt or kind_request.is_command):
             return [WHOLE_NODE]  # the node becomes empty for the reserved task
@@ -101,7 +100,8 @@ class NodeCapacity:
         """
         short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
-        is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in requirements.cost.items())
+        cost = {name: amount for name, amount in requirements.cost.items() if not is_unit(name)}
+        is_worth = any(share.get(name, 0) < amount for share in holders for name, amount in cost.items())
         is_worth = is_worth or bool(kind_request.limits) or kind_request.provider is not None or WHOLE_NODE in short
         self.may_reserve = self.may_reserve and is_worth
         return is_worth
@@ -157,7 +157,12 @@ def requirements_of(kind_request: KindRequest, text: str, queue: str | None = No
     provider. Without a queue, no bound on queues applies."""
     requirements = kind_request.requirements
     if text:
-        requirements = with_kind_defaults(parse_requirements(text), requirements, is_isolable=kind_request.is_isolable)
+        requirements = with_kind_defaults(
+            parse_requirements(text),
+            requirements,
+            is_isolable=kind_request.is_isolable,
+            is_threaded=kind_request.is_threaded,
+        )
     if kind_request.bounds:
         cost = requirements.cost | bound_cost(kind_request.bounds, queue)
         return replace(requirements, cost=cost)
@@ -165,14 +170,27 @@ def requirements_of(kind_request: KindRequest, text: str, queue: str | None = No
 
 
 def claim_order(
-    kind_request: KindRequest, priority: int, task_id: int, text: str = KIND_DEFAULT, reserved_task: int | None = None
+    kind_request: KindRequest,
+    priority: int,
+    task_id: int,
+    text: str = KIND_DEFAULT,
+    reserved_task: int | None = None,
+    age: int | None = None,
 ) -> ClaimOrder:
     """The sort key of claim order: commands, urgent kinds, the reserved task, priority, suspects behind the others,
-    rank in a pipeline (its last kinds first), age. `text` is that of the task's requirements."""
+    rank in a pipeline (its last kinds first), age. `text` is that of the task's requirements. The age is the id, unless
+    the tenants of the kind take turns (`fair_ages`)."""
     if kind_request.is_command:
         return False, False, 0, False, 0, task_id
     if (
         task_id == reserved_task
     ):  # else other tasks could take the last slot, and its reserved capacity would be of no use
         return True, not kind_request.is_urgent, -ANY_NUMBER, False, 0, task_id
-    return True, not kind_request.is_urgent, -priority, is_suspect_text(text), kind_request.rank, task_id
+    return (
+        True,
+        not kind_request.is_urgent,
+        -priority,
+        is_suspect_text(text),
+        kind_request.rank,
+        task_id if age is None else age,
+    )

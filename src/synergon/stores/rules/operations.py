@@ -6,25 +6,27 @@ task twice, the second entry sees the effect of the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from synergon.model.lifecycle import Reason, State
+from synergon.model.lifecycle import Reason, State, clears_suspicion
 from synergon.model.outcomes import ErrorRecord
-from synergon.model.requirements import without_refusals
+from synergon.model.requirements import suspect_text, without_refusals
 from synergon.model.tasks import Extension, MetaChange, Moved, Reprioritizing, Rescheduling
 from synergon.options.durations import LONGEST_SECONDS, microseconds
+from synergon.options.overrides import Overrides
 from synergon.options.payload import encode
 from synergon.stores.rows import ChangedTask, FinalTask, LiveTask
+from synergon.stores.rules import attempts, dependencies, ends
 from synergon.stores.rules.finish import append_error
-from synergon.stores.rules.follow_ups import apply_follow_ups
+from synergon.stores.rules.follow_ups import apply_follow_ups, summary
 from synergon.stores.rules.key_queues import touch_queue
 from synergon.stores.session import Moves, Session
 
 
-async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[Moved]:
+async def cancel(session: Session, ids: Sequence[int], why: str | None = None) -> list[Moved]:
     """Cancel tasks: end those that do not run, and mark running ones, so that their nodes cancel them."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
@@ -32,10 +34,9 @@ async def cancel(session: Session, ids: Sequence[int], why: str | None) -> list[
         await _prepare_cancel(session, task, why)
     not_running = {task.id: task for task in live.values() if task.state is not State.RUNNING}
     if not_running:
-        await session.tasks.end(list(not_running.values()), State.CANCELLED, Reason.CANCELLED)
+        await ends.end(session, list(not_running.values()), State.CANCELLED, Reason.CANCELLED)
     moved = [_cancelled(task_id, live.get(task_id), final.get(task_id), not_running) for task_id in ids]
-    await apply_follow_ups(session)
-    return moved
+    return _with_follow_ups(moved, await apply_follow_ups(session))
 
 
 async def _found(session: Session, ids: Sequence[int]) -> tuple[dict[int, LiveTask], dict[int, FinalTask]]:
@@ -49,8 +50,6 @@ async def _prepare_cancel(session: Session, task: LiveTask, why: str | None) -> 
         await append_error(session, task, ErrorRecord(attempt=0, type="Cancel", message=why))
     if task.state is State.RUNNING:
         await session.tasks.request_cancel(task.id)
-    else:
-        session.touched.add(task.kind, task.limit_key, task.group_id)
 
 
 def _cancelled(task_id: int, live: LiveTask | None, final: FinalTask | None, ended: dict[int, LiveTask]) -> Moved:
@@ -77,27 +76,69 @@ async def _rejected(session: Session, task_id: int) -> Moved:
 
 
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Move final tasks from the history back to the live tasks, so that they run again."""
+    """Move final tasks from the history back to the live tasks, so that they run again. Those that were cancelled
+    because of them come back, too. A map that has succeeded is left as it is: it would create its items once more."""
     await session.locks.for_tasks(ids)
-    final = await session.tasks.final(ids)
-    moved = [await _retry(session, task_id, final.pop(task_id, None)) for task_id in ids]
-    return _with_new_states(moved, await apply_follow_ups(session))
+    ended = await session.tasks.final(ids)
+    maps = {task.id for task in ended.values() if task.state is State.SUCCEEDED and Overrides.is_map(task.overrides)}
+    final = {task_id: task for task_id, task in ended.items() if task_id not in maps}
+    dependent = {task.id for task in final.values() if task.has_dependencies}
+    revived = await _revive(session, list(final.values()))
+    moved = [
+        Moved(id=task_id, done=False, state=State.SUCCEEDED, kind=ended[task_id].kind, is_map=True)
+        if task_id in maps
+        else await _retried(session, task_id, final.pop(task_id, None), revived)
+        for task_id in ids
+    ]
+    retried = {entry.id for entry in moved if entry.done}
+    brought_back = await _bring_back(session, retried, dependent & retried)
+    moves = {**brought_back, **await apply_follow_ups(session)}
+    return _with_follow_ups(_with_new_states(moved, moves), moves)
 
 
-async def _retry(session: Session, task_id: int, task: FinalTask | None) -> Moved:
+async def _bring_back(session: Session, retried: set[int], dependent: set[int]) -> Moves:
+    """Revive the tasks that were cancelled because of these, and let all that need them and have not started wait.
+    `dependent` are those of them that need other tasks, and wait if these have not ended. Returns the tasks that
+    wait."""
+    if not retried:
+        return {}
+    cancelled = await dependencies.cancelled_with(session, retried)
+    await _revive(session, list(cancelled.values()))
+    # Upwards first: the end of a task locks it before the tasks that depend on it.
+    waiting = await dependencies.wait_again(session, dependent.union(cancelled))
+    await dependencies.reopen(session, retried.union(cancelled))
+    return {**waiting, **{task_id: (task.kind, State.WAITING) for task_id, task in cancelled.items()}}
+
+
+async def _revive(session: Session, tasks: Sequence[FinalTask]) -> dict[int, State]:
+    """Move final tasks back to the live ones. Returns their new states, without those whose key a live task holds."""
+    states = await session.tasks.revive(tasks) if tasks else {}
+    for task in tasks:
+        if task.id not in states:
+            continue
+        await attempts.keep_success(session, task)
+        requirements = without_refusals(task.requirements)
+        if clears_suspicion(task.state, task.reason):
+            requirements = suspect_text(requirements, is_suspect=False)
+        if requirements != task.requirements:
+            await session.tasks.set_requirements(task.id, requirements)
+        state = states[task.id]
+        session.touched.add_changed(ChangedTask(task.id, task.kind, state, task.limit_key, fair_key=task.fair_key))
+    flows = {task.group_id for task in tasks if task.id in states and task.group_id is not None}
+    if flows:
+        await session.groups.reopen_flows(flows)
+    return states
+
+
+async def _retried(session: Session, task_id: int, task: FinalTask | None, states: Mapping[int, State]) -> Moved:
     if task is None:
         return await _rejected(session, task_id)
-    state = await session.tasks.revive(task)
-    if state is None:
-        assert task.key is not None, "only a key is in the way"
-        holder = await session.tasks.key_holder(task.kind, task.key)
-        key_holder = None if holder is None else holder.id
-        return Moved(id=task_id, done=False, state=task.state, kind=task.kind, key_holder=key_holder)
-    requirements = without_refusals(task.requirements)
-    if requirements != task.requirements:
-        await session.tasks.set_requirements(task_id, requirements)
-    session.touched.add(task.kind, task.limit_key)
-    return Moved(id=task_id, done=True, state=state, kind=task.kind)
+    if task_id in states:
+        return Moved(id=task_id, done=True, state=states[task_id], kind=task.kind)
+    assert task.key is not None, "only a key is in the way"
+    holder = await session.tasks.key_holder(task.kind, task.key)
+    key_holder = None if holder is None else holder.id
+    return Moved(id=task_id, done=False, state=task.state, kind=task.kind, key_holder=key_holder)
 
 
 def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
@@ -106,12 +147,20 @@ def _with_new_states(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
 
 
 async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Delete tasks that do not run, live or final."""
+    """Delete tasks that do not run, live or final. Their unique keys become free at once, even if `unique_for` has not
+    passed."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     moved = [await _delete(session, task_id, live, final) for task_id in ids]
-    await apply_follow_ups(session)
-    return moved
+    return _with_follow_ups(moved, await apply_follow_ups(session))
+
+
+def _with_follow_ups(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
+    """The entries; the first one also has what follow-ups have changed."""
+    if not moves or not moved:
+        return list(moved)
+    first, *others = moved
+    return [replace(first, follow_ups=summary(moves, own={entry.id for entry in moved})), *others]
 
 
 async def _delete(session: Session, task_id: int, live: dict[int, LiveTask], final: dict[int, FinalTask]) -> Moved:
@@ -120,13 +169,19 @@ async def _delete(session: Session, task_id: int, live: dict[int, LiveTask], fin
         return Moved(id=task_id, done=False, state=State.RUNNING, kind=task.kind, node_id=task.node_id)
     if task is not None:
         del live[task_id]
-        await session.tasks.delete(task_id)
-        session.touched.add(task.kind, task.limit_key, task.group_id)
+        await session.key_holds.release(task_id)
+        await ends.delete(session, task)
         return Moved(id=task_id, done=True, state=None, kind=task.kind, group_id=task.group_id)
     if task_id not in final:
         return Moved(id=task_id, done=False, state=None)
     ended = final.pop(task_id)
+    needed_by = await session.dependencies.needed_by(task_id)
+    if needed_by is not None:
+        return Moved(id=task_id, done=False, state=ended.state, kind=ended.kind, needed_by=needed_by)
+    await session.key_holds.release(task_id)
     await session.tasks.delete_final(ended)
+    if ended.has_dependencies:
+        await session.dependencies.delete_of([task_id])
     return Moved(id=task_id, done=True, state=None, kind=ended.kind)
 
 
@@ -153,7 +208,7 @@ async def set_priority(session: Session, changes: Sequence[Reprioritizing]) -> l
 async def _moved(session: Session, task_id: int, task: ChangedTask | None) -> Moved:
     if task is None:
         return await _rejected(session, task_id)
-    session.touched.add(task.kind, task.limit_key)
+    session.touched.add_changed(task)
     return Moved(id=task_id, done=True, state=task.state, kind=task.kind)
 
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from synergon.model.operator_actions import AuditRecord, NewAction
-from synergon.stores.rules import action_texts, limits, operations, schedules, servers
+from synergon.options.durations import rough
+from synergon.stores.rules import action_texts, flows, groups, limits, operations, retention, schedules, servers
 from synergon.stores.rules.action_texts import CORDONING, DEAD_NODE, NO_NODE, Rejected
 from synergon.stores.session import Session
 
@@ -34,16 +35,16 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
             (done,) = await operations.resume(session, [subject])
             return action_texts.resume_outcome(done=done)
         case "set_limit":
-            value = action_texts.limit_value(action)
-            done = await limits.set_limit(session, subject, value)
-            return action_texts.limit_outcome(subject, value, done=done)
-        case "set_servers":
-            pool = action_texts.servers(action)
-            twice = await servers.counted_twice_in(session, subject, pool)
-            if twice is not None:
-                raise Rejected(f"{twice.problem}; {twice.advice}")
-            done = await servers.set_servers(session, subject, pool)
-            return action_texts.servers_outcome(subject, pool, done=done)
+            change = action_texts.limit_change(action)
+            before = {limit.name: limit for limit in await session.limits.all()}.get(subject)
+            done = await limits.set_limit(session, subject, change.value, change.rate)
+            return action_texts.limit_outcome(subject, before, change, done=done)
+        case "set_servers" | "add_server" | "remove_server" | "close_server":
+            return await _change_pool(session, action)
+        case "set_retention":
+            cutoffs = action_texts.retention(action)
+            await retention.set_retention(session, cutoffs)
+            return action_texts.retention_outcome(cutoffs)
         case "cancel":
             (moved,) = await operations.cancel(session, [action_texts.task_id(action)], action_texts.why(action))
             return action_texts.cancel_outcome(moved)
@@ -61,11 +62,44 @@ async def _carry_out(session: Session, action: NewAction) -> str | None:
         case "delete":
             (moved,) = await operations.delete(session, [action_texts.task_id(action)])
             return action_texts.delete_outcome(moved)
-        case "cancel_all" | "retry_all" | "delete_all" | "reschedule_all" | "set_priority_all":
+        case "reschedule":
+            (moved,) = await operations.reschedule(session, [action_texts.rescheduling(action)])
+            return action_texts.moved_outcome(moved, "rescheduled")
+        case "set_priority":
+            (moved,) = await operations.set_priority(session, [action_texts.reprioritizing(action)])
+            return action_texts.moved_outcome(moved, f"priority {action.value}")
+        case "extend_timeout":
+            extension = action_texts.extension(action)
+            (moved,) = await operations.extend_timeout(session, [extension])
+            return action_texts.moved_outcome(moved, f"{rough(extension.extra / 1_000_000)} more")
+        case "update_meta":
+            (meta,) = await operations.update_meta(session, [action_texts.meta_change(action)])
+            return action_texts.meta_outcome(meta)
+        case "cancel_group":
+            moves = await groups.cancel_group(session, action_texts.task_id(action), action_texts.why(action))
+            return action_texts.moves_outcome(moves, "cancelled")
+        case "retry_flow":
+            moves = await flows.retry_flow(session, action_texts.task_id(action))
+            return action_texts.moves_outcome(moves, "retried")
+        case "prune" | "cancel_all" | "retry_all" | "delete_all" | "reschedule_all" | "set_priority_all":
             return None  # the engine that recorded it reports its outcome
         case _:
             await _instruct_node(session, action)
             return None
+
+
+async def _change_pool(session: Session, action: NewAction) -> str:
+    """Replace the pool of a provider, or change one of its servers. Returns what has changed, with the old values."""
+    provider = action.subject
+    before = await servers.locked_pool(session, provider)
+    if before is None:
+        raise Rejected(action_texts.NO_PROVIDER)
+    pool = action_texts.changed_pool(action, before)
+    twice = await servers.counted_twice_in(session, provider, pool)
+    if twice is not None:
+        raise Rejected(f"{twice.problem}; {twice.advice}")
+    await servers.set_servers(session, provider, pool)
+    return action_texts.servers_outcome(provider, before, pool)
 
 
 async def _instruct_node(session: Session, action: NewAction) -> None:
@@ -86,7 +120,7 @@ async def action_done(session: Session, action_id: int, outcome: str) -> bool:
     return await session.audit.set_outcome(action_id, outcome)
 
 
-async def audit(session: Session, limit: int, node_id: str | None) -> list[AuditRecord]:
+async def audit(session: Session, limit: int = 100, node_id: str | None = None) -> list[AuditRecord]:
     """The latest actions, newest first. With `node_id`: the actions whose outcome this node has yet to report, oldest
     first."""
     return await (session.audit.latest(limit) if node_id is None else session.audit.open(node_id, limit))

@@ -5,7 +5,7 @@ occurrence creates at most one task, whatever number of nodes fire at once and w
 that creates no task is counted as missed or skipped, with the reason.
 
 Several occurrences may be due at once, after an outage. All but the latest are missed, and `missed` decides how many of
-them run. With `overlap="skip"` one of all these can run, and that is the latest.
+them run. With `overlap="skip"` only the latest of them can run.
 """
 
 from __future__ import annotations
@@ -24,34 +24,59 @@ from synergon.model.schedules import Fired, FiredTask, Missed, NewSchedule, Sche
 from synergon.model.tasks import Insertion, NewTask
 from synergon.options.durations import LONGEST_SECONDS, microseconds
 from synergon.options.timetable import Timetable, check_timetable
-from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY, MOST_AT_ONCE, MOST_ATTEMPTS
 from synergon.stores.contention import Contention
 from synergon.stores.rows import ScheduleRow
 from synergon.stores.rules import insert
+from synergon.stores.rules.fair_shares import LAST_TAG
 from synergon.stores.session import Session
 
 MOST_MISSED: Final = 1000
 """How many missed occurrences run with `missed="all"`."""
+MOST_STEPS: Final = 10
+"""In how many steps the due occurrences of one schedule are counted when it is resumed or changed."""
 BROKEN_PAUSE: Final = 60_000_000
-"""After how many microseconds a schedule is tried again that this node cannot read: another node may be able to."""
+"""How many microseconds a schedule that this node cannot read is postponed. Another node may be able to read it."""
 NOT_IN_TIME: Final = "no node fired it in time"
 PAUSED: Final = "the schedule is paused"
+CHANGED: Final = "the schedule was changed before it was due"
 
-_KEPT: Final[dict[Missed, int]] = {"one": 1, "skip": 0, "all": MOST_MISSED}
+_MOST_RUN: Final[dict[Missed, int]] = {"one": 1, "skip": 0, "all": MOST_MISSED}
 _DEFINITION: Final = msgspec.json.Decoder(NewSchedule)
 _UNREADABLE: Final = (*READ_ERRORS, ConfigurationError)
+_LONGEST: Final = microseconds(LONGEST_SECONDS)
+_RANGES: Final = {
+    "priority": (LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    "delay": (0, _LONGEST),
+    "expires_in": (0, _LONGEST),
+    "keep_for": (0, _LONGEST),
+    "unique_for": (0, _LONGEST),
+    "max_attempts": (1, MOST_ATTEMPTS),
+    "units": (1, MOST_AT_ONCE),
+    "fair_step": (0, LAST_TAG),
+    "fair_tag": (0, 0),
+}
+"""What numbers of a task an engine writes. With others the database would refuse the tasks of all due schedules."""
 MOST_COUNTED: Final = 2**62
 """No schedule has had more occurrences. A greater number in a row is damaged, and would overflow."""
 
 
+class BadColumn(ValueError):
+    """A value in a column of a schedule that no engine writes."""
+
+    def __init__(self, column: str, problem: str) -> None:
+        super().__init__(problem)
+        self.column = column
+
+
 class Firing(NamedTuple):
-    """What becomes of the due occurrences of one schedule."""
+    """The decision about the due occurrences of one schedule."""
 
     definition: NewSchedule
     moments: list[int]
     """The occurrences that create a task."""
     row: ScheduleRow
-    """The row after that, apart from the ids of the tasks."""
+    """The new row of the schedule, without the ids of the created tasks."""
 
 
 # ---------------------------------------------------------------- firing
@@ -63,12 +88,12 @@ async def fire(session: Session, declared: Collection[str], limit: int) -> Fired
     rows = await session.schedules.due(now, declared, limit)
     readable: list[tuple[ScheduleRow, NewSchedule, Timetable]] = []
     written: list[ScheduleRow] = []
-    broken: dict[str, str] = {}
+    broken: dict[str, tuple[str, str]] = {}
     for row in rows:
         try:
             readable.append((row, *_read(row)))
         except _UNREADABLE as error:  # one bad row harms only itself
-            broken[row.name] = str(error)
+            broken[row.name] = _column(error), str(error)
             written.append(replace(row, due_at=now + BROKEN_PAUSE, reason=str(error), reason_at=now))
     before = {row.last_task_id for row, definition, _ in readable if definition.overlap == "skip"} - {None}
     live = await session.schedules.live_tasks([one for one in before if one is not None]) if before else set()
@@ -98,12 +123,12 @@ async def _write(session: Session, old: Sequence[ScheduleRow], new: Sequence[Sch
 
 
 def _firing(row: ScheduleRow, definition: NewSchedule, timetable: Timetable, now: int, *, is_running: bool) -> Firing:
-    """Decide what becomes of the due occurrences. `is_running` says that the task before has not ended."""
+    """Decide which due occurrences create a task. `is_running` says that the previous task has not ended."""
     first = row.next_at
     assert first is not None, "a schedule that is due has an occurrence"
-    keep = _KEPT[definition.missed]
+    keep = _MOST_RUN[definition.missed]
     due = timetable.due(first, now, keep)
-    row = replace(row, next_at=due.next_at, due_at=None if due.next_at is None else timetable.due_at(due.next_at))
+    row = _due_at(replace(row, next_at=due.next_at), timetable)
     if row.paused_at is not None:
         number = due.passed + len(due.moments)
         return Firing(definition, [], _skipped(row, number, first, PAUSED, now))
@@ -137,7 +162,7 @@ def _skipped(row: ScheduleRow, number: int, first: int, reason: str, now: int) -
 
 
 def _with_tasks(firing: Firing, inserted: Sequence[Insertion]) -> ScheduleRow:
-    """The row after its tasks were inserted. One whose unique key a live task holds was not."""
+    """The row after its tasks were inserted. A task was not inserted if a live task holds its unique key."""
     row = firing.row
     for moment, entry in zip(firing.moments, inserted, strict=True):
         if entry.created:
@@ -150,7 +175,7 @@ def _with_tasks(firing: Firing, inserted: Sequence[Insertion]) -> ScheduleRow:
 
 
 def _occurrence(definition: NewSchedule, moment: int) -> NewTask:
-    """The task of one occurrence, which knows its schedule and its nominal moment."""
+    """The task of one occurrence, with the name of its schedule and its nominal moment."""
     task = definition.task
     # The JSON of `options.Overrides`, whose other fields the node that runs the task reads.
     overrides = {} if task.overrides is None else msgspec.json.decode(task.overrides)
@@ -160,9 +185,11 @@ def _occurrence(definition: NewSchedule, moment: int) -> NewTask:
 
 def _fired_task(definition: NewSchedule, entry: Insertion) -> FiredTask:
     task = definition.task
+    assert entry.state is not None, "a created task has one"
     return FiredTask(
         id=entry.id,
         kind=task.kind,
+        queue=task.queue,
         state=entry.state,
         schedule=definition.name,
         expires=task.expires_in is not None,
@@ -179,31 +206,43 @@ def _read(row: ScheduleRow) -> tuple[NewSchedule, Timetable]:
 def _check(row: ScheduleRow, definition: NewSchedule) -> None:
     """Raise one of `_UNREADABLE` for values that no engine writes: with them the transaction that fires all due
     schedules would fail, or never end."""
-    moments = (row.anchor, row.created_at, *(moment for _, moment in _moments(row, definition)))
-    if any(moment is not None and moment not in MOMENTS for moment in moments):
-        raise ValueError("one of its moments is out of range")
-    longest = microseconds(LONGEST_SECONDS)
-    if definition.every is not None and not 0 < definition.every <= longest:
+    moments = [("anchor", row.anchor), ("created_at", row.created_at), *_moments(row, definition)]
+    for name, moment in moments:
+        if moment is not None and moment not in MOMENTS:
+            column = name if name in row.__struct_fields__ else "definition"
+            raise BadColumn(column, f"the moment {name} is out of range: {moment}")
+    if definition.every is not None and not 0 < definition.every <= _LONGEST:
         raise ValueError(f"its interval of {definition.every} microseconds is out of range")
-    if not 0 <= definition.jitter <= longest:
+    if not 0 <= definition.jitter <= _LONGEST:
         raise ValueError(f"its jitter of {definition.jitter} microseconds is out of range")
-    if max(row.fired, row.missed, row.skipped, row.skips_in_row) > MOST_COUNTED:
-        raise ValueError("one of its counts is out of range")
+    for name in ("fired", "missed", "skipped", "skips_in_row"):
+        if getattr(row, name) > MOST_COUNTED:
+            raise BadColumn(name, f"the count is out of range: {getattr(row, name)}")
     task = definition.task
-    if not LOWEST_PRIORITY <= task.priority <= HIGHEST_PRIORITY:
-        raise ValueError(f"its priority {task.priority} is out of range")
-    for text in (task.kind, task.queue, task.key, task.limit_key, task.title):
+    for name, (lowest, highest) in _RANGES.items():
+        number = getattr(task, name)
+        if number is not None and not lowest <= number <= highest:
+            raise ValueError(f"{name} of its task is out of range: {number}")
+    if task.after or task.group_id is not None:
+        raise ValueError("its task depends on other tasks, or is of a group")
+    texts = (task.kind, task.queue, task.key, task.limit_key, task.fair_key, task.title, task.target, *task.tags)
+    for text in texts:
         if text is not None and not is_storable(text):
             raise ValueError(f"it has a text that no database stores: {text!r}")
     if task.overrides is not None:
         msgspec.json.decode(task.overrides, type=dict[str, Any])
 
 
+def _column(error: Exception) -> str:
+    """The column that an error is about."""
+    return error.column if isinstance(error, BadColumn) else "definition"
+
+
 # ---------------------------------------------------------------- one more task
 
 
 async def run(session: Session, name: str, who: str) -> ScheduleRun | None:
-    """Create one more task, unless the task before has not ended and `overlap` forbids that. Recorded in the audit.
+    """Create one more task, unless the previous task has not ended and `overlap` forbids that. Recorded in the audit.
     None if there is no such schedule."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
@@ -222,7 +261,7 @@ async def _run_readable(session: Session, row: ScheduleRow, now: int) -> Schedul
     try:
         definition, _ = _read(row)
     except _UNREADABLE as error:
-        return ScheduleRun(task=None, reason=f"its definition cannot be read: {error}")
+        return ScheduleRun(task=None, reason=f"{_column(error)} cannot be read: {error}")
     return await _run(session, row, definition, now)
 
 
@@ -307,30 +346,71 @@ def _new_row(definition: NewSchedule, now: int, *, is_declared: bool) -> Schedul
 
 def _redefined(row: ScheduleRow, definition: NewSchedule, now: int) -> ScheduleRow:
     """The row with another definition: its next occurrence is computed anew, and a pause remains. Occurrences of the
-    old definition that were due and not fired are counted as missed."""
+    old definition that were due and not fired are counted as missed, or in a pause as skipped. An occurrence that waits
+    for its jitter remains if the new definition has it too; otherwise it is counted as skipped."""
     row = _without_due(row, now)
-    new = _new_row(definition, now, is_declared=row.is_declared)
+    anchor = _anchor(row, definition, now)
+    timetable = Timetable(definition, anchor)
+    counted = _last_counted(row, now)
+    pending = _pending(row, counted)
+    if pending is not None and timetable.after(pending - 1) == pending:
+        next_at: int | None = pending
+    else:
+        if pending is not None:
+            row = _skipped(row, 1, pending, CHANGED, counted)
+        next_at = timetable.after(counted)
+    due_at = None if next_at is None else timetable.due_at(next_at)
+    return replace(row, definition=msgspec.json.encode(definition), anchor=anchor, next_at=next_at, due_at=due_at)
+
+
+def _pending(row: ScheduleRow, counted: int) -> int | None:
+    """The next occurrence, if it waits for its jitter: its nominal moment is not after `counted`, and it has neither
+    fired nor been counted."""
+    return row.next_at if row.next_at is not None and row.next_at <= counted else None
+
+
+def _last_counted(row: ScheduleRow, now: int) -> int:
+    """The moment up to which every occurrence has fired or was counted, except one that waits for its jitter. It may be
+    later than now if the clock was set back: what has fired or was counted before that does not occur again."""
+    return max(now, row.last_at or now, row.reason_at or now)
+
+
+def _anchor(row: ScheduleRow, definition: NewSchedule, now: int) -> int:
+    """The first moment of the interval's grid under another definition. It is unchanged unless the interval or its
+    start has changed."""
     try:
         old = _DEFINITION.decode(row.definition)
     except msgspec.MsgspecError:
         old = None
     if old is not None and (old.every, old.starts_at) == (definition.every, definition.starts_at):
-        next_at = (timetable := Timetable(definition, row.anchor)).after(now)
-        due_at = None if next_at is None else timetable.due_at(next_at)
-        new = replace(new, anchor=row.anchor, next_at=next_at, due_at=due_at)
-    return replace(row, definition=new.definition, anchor=new.anchor, next_at=new.next_at, due_at=new.due_at)
+        return row.anchor
+    return now if definition.starts_at is None else definition.starts_at
 
 
 def _without_due(row: ScheduleRow, now: int) -> ScheduleRow:
-    """The row after its due occurrences were counted as missed."""
+    """The row after its due occurrences were counted: as skipped in a pause, otherwise as missed. The occurrences of an
+    interval are computed. Those of a cron expression are counted one by one, the first `MOST_STEPS` * `CHUNK` of them;
+    the rest passes uncounted, so that no transaction takes long."""
     try:
         _, timetable = _read(row)
-        while row.next_at is not None and timetable.due_at(row.next_at) <= now:
-            due = timetable.due(row.next_at, now, 0)
-            row = replace(_missed(row, due.passed + len(due.moments), now), next_at=due.next_at)
+        for _ in range(MOST_STEPS):
+            first = row.next_at
+            if first is None or timetable.due_at(first) > now:
+                return _due_at(row, timetable)
+            due = timetable.due(first, now, 0)
+            number = due.passed + len(due.moments)
+            is_paused = row.paused_at is not None
+            row = _skipped(row, number, first, PAUSED, now) if is_paused else _missed(row, number, now)
+            row = replace(row, next_at=due.next_at)
+        if row.next_at is not None:
+            row = replace(row, next_at=timetable.first_not_due(row.next_at, now))
+        return _due_at(row, timetable)
     except _UNREADABLE:
         return row
-    return row
+
+
+def _due_at(row: ScheduleRow, timetable: Timetable) -> ScheduleRow:
+    return replace(row, due_at=None if row.next_at is None else timetable.due_at(row.next_at))
 
 
 # ---------------------------------------------------------------- operator actions and queries
@@ -347,11 +427,13 @@ async def pause(session: Session, name: str) -> bool | None:
 
 
 async def resume(session: Session, name: str) -> bool | None:
-    """Resume a schedule from its next occurrence on. False if it was not paused, None if there is none."""
+    """Resume a schedule from its next occurrence on: those of the pause are skipped, also if no node ran meanwhile.
+    False if it was not paused, None if there is none."""
+    now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     if row is None or row.paused_at is None:
         return None if row is None else False
-    await _write(session, [row], [replace(row, paused_at=None)])
+    await _write(session, [row], [replace(_without_due(row, now), paused_at=None)])
     return True
 
 
@@ -366,12 +448,13 @@ async def schedules(session: Session) -> list[ScheduleRecord]:
 
 
 def _record(row: ScheduleRow) -> ScheduleRecord:
+    unreadable: tuple[str, ...] = ()
     try:
         definition, _ = _read(row)
         arguments = msgspec.json.decode(definition.task.payload, type=dict[str, Any])
     except _UNREADABLE as error:  # one bad row harms only itself
-        definition = NewSchedule(name=row.name, task=NewTask(kind="?"))
-        arguments, row = {}, replace(_without_bad_moments(row), reason=f"its definition cannot be read: {error}")
+        unreadable, definition = (_column(error),), NewSchedule(name=row.name, task=NewTask(kind="?"))
+        arguments, row = {}, replace(_without_bad_moments(row), reason=f"{unreadable[0]} cannot be read: {error}")
     state: ScheduleState = "paused" if row.paused_at is not None else "active" if row.next_at is not None else "ended"
     return ScheduleRecord(
         name=row.name,
@@ -393,6 +476,7 @@ def _record(row: ScheduleRow) -> ScheduleRecord:
         skips_in_row=row.skips_in_row,
         reason=row.reason,
         created_at=to_datetime(row.created_at),
+        unreadable=unreadable,
         **{name: None if moment is None else to_datetime(moment) for name, moment in _moments(row, definition)},
     )
 

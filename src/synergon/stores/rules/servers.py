@@ -10,10 +10,17 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.record import to_datetime
+from synergon.stores.rules import ends
 from synergon.stores.rules.finish import append_error
 from synergon.stores.rules.follow_ups import apply_follow_ups
 from synergon.stores.rules.shared_servers import CountedTwice, NamedServer, counted_twice
 from synergon.stores.session import Session
+
+
+async def is_declared(session: Session, providers: Sequence[NewProvider]) -> bool:
+    """Whether all these providers equal the last declaration."""
+    declared = {provider.name: _as_json(provider) for provider in providers}
+    return not declared or await session.servers.declared(declared) == declared
 
 
 async def declare(session: Session, providers: Sequence[NewProvider]) -> None:
@@ -42,9 +49,17 @@ async def set_servers(session: Session, provider: str, pool: Sequence[NewServer]
     return True
 
 
+async def locked_pool(session: Session, provider: str) -> list[NewServer] | None:
+    """Lock a provider, and read its pool, by address. None if the provider is not declared."""
+    if not await session.servers.lock_provider(provider):
+        return None
+    rows = [row for row in await session.servers.all() if row.provider == provider]
+    return [NewServer(address=row.address, capacity=row.capacity) for row in sorted(rows, key=lambda row: row.address)]
+
+
 async def counted_twice_in(session: Session, provider: str, pool: Iterable[NewServer]) -> CountedTwice | None:
-    """A server of this pool that another provider has, too, and that no limit covers. None if the provider is not
-    declared."""
+    """A server of this pool that another provider names, too, and that no limit covers. None if there is no such
+    server, or if the provider is not declared."""
     if not await session.servers.lock_provider(provider):
         return None
     others = [
@@ -68,9 +83,8 @@ async def _replace(session: Session, provider: str, pool: Iterable[NewServer]) -
     for command in commands_without_server:
         message = f"{targets[command.id]} is no server of {provider} any more, so the command was not given to it"
         await append_error(session, command, ErrorRecord(attempt=0, type="ServerRemoved", message=message))
-        session.touched.add(command.kind, command.limit_key, command.group_id)
     if commands_without_server:
-        await session.tasks.end(commands_without_server, State.FAILED, Reason.ERROR)
+        await ends.end(session, commands_without_server, State.FAILED, Reason.ERROR)
 
 
 async def servers(session: Session) -> list[ServerRecord]:
@@ -83,7 +97,9 @@ async def servers(session: Session) -> list[ServerRecord]:
             capacity=row.capacity,
             in_use=used.pop((row.provider, row.address), 0),
             failures=row.failures,
+            recent_failures=row.recent.bit_count(),
             backs_off_until=None if row.backs_off_until is None else to_datetime(row.backs_off_until),
+            has_probe=row.is_probed,
         )
         for row in await session.servers.all()
     ]

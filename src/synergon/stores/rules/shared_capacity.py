@@ -1,21 +1,24 @@
 """Decides which tasks get permits of limits and servers, from rows that the store has locked and counted.
 
 The usage of a limit or server is the number of running rows that name it. A task gets all its permits and its server in
-one step, or none of them.
+one step, or none of them. A limit whose rate permits no start now has no free permit.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple, Protocol, Self
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, Self
 
 from synergon.model.claims import KindRequest
 from synergon.options.addresses import covers
+from synergon.stores.rules.rates import RateMeter
 
 UNLIMITED = 2**31
+NO_RATES: Final[Mapping[str, RateMeter]] = MappingProxyType({})
 
 
 class HeldPermits(NamedTuple):
@@ -42,6 +45,15 @@ class PermitSeeker(Protocol):
     def avoid(self) -> str | None:
         """The server of the previous attempt. Another server is preferred."""
 
+    @property
+    def has_blamed(self) -> bool:
+        """Whether the task has blamed a server. It then waits for another server that is in service rather than run on
+        the server to avoid."""
+
+    @property
+    def units(self) -> int:
+        """How many units a start of the task charges to the rates of its limits."""
+
 
 class Grant(NamedTuple):
     """The permits that a task gets when it is taken, and holds while it runs."""
@@ -50,6 +62,8 @@ class Grant(NamedTuple):
     provider: str | None = None
     server: str | None = None
     slot: int | None = None
+    units: int = 1
+    """How many units the start charges to the rates of the limits."""
 
     @property
     def holds(self) -> str | None:
@@ -65,24 +79,38 @@ class ServerCapacity:
     address: str
     capacity: int | None
     is_backed_off: bool = False
+    """Whether no task may start on the server: it backs off, or waits for a probe."""
     is_on_trial: bool = False
     """Whether the server has had no success since its last back-off. Such a server gets one task at a time."""
+    recent_failures: int = 0
+    """How many of its last tasks have failed."""
     slots: set[int] = field(default_factory=set)
     _lowest: int = 0
     """All slots below this one are taken."""
+
+    @property
+    def is_in_service(self) -> bool:
+        """Whether the server takes tasks, now or when one of its tasks ends: it is neither closed nor out of
+        service."""
+        return self.capacity != 0 and not self.is_backed_off and not self.is_on_trial
 
     @property
     def free(self) -> int:
         """How many more tasks the server may take."""
         if self.is_backed_off:
             return 0
-        most = UNLIMITED if self.capacity is None else self.capacity
-        return max((min(most, 1) if self.is_on_trial else most) - len(self.slots), 0)
+        return min(self.free_for_commands, max(1 - len(self.slots), 0)) if self.is_on_trial else self.free_for_commands
+
+    @property
+    def free_for_commands(self) -> int:
+        """How many more commands for this server it may take: its health does not hold them back."""
+        return max((UNLIMITED if self.capacity is None else self.capacity) - len(self.slots), 0)
 
     @property
     def load(self) -> float:
-        """The used share of the server's capacity. 0 means that the server is idle."""
-        return len(self.slots) / (self.capacity or UNLIMITED)
+        """The used share of the server's capacity. Recent failures count like running tasks, so that a server is not
+        preferred because it fails its tasks at once."""
+        return (len(self.slots) + self.recent_failures) / (self.capacity or UNLIMITED)
 
     def begin(self) -> None:
         """Mark all slots as free, before the held permits are counted."""
@@ -132,15 +160,19 @@ class ServerPool:
 
     def choose(self, candidate: PermitSeeker, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
         """Choose an open server for the task: its target, or else the least loaded one, if possible not the server to
-        avoid. Servers with equal load are chosen in rotation. None if no suitable server is open."""
+        avoid. A task that has blamed a server waits for another one while one is in service. Servers with equal load
+        are chosen in rotation. None if no suitable server is open."""
         if candidate.target is not None:
             server = self.find(candidate.target)
             return server if server is not None and is_open(server) else None
         server = self._least_loaded(candidate.id, is_open)
         if server is None or server.address != candidate.avoid:
             return server
-        others = [other for other in self.servers if other is not server and is_open(other)]
-        return others[min(_in_order(others, candidate.id))[2]] if others else server
+        others = [other for other in self.servers if other is not server]
+        opened = [other for other in others if is_open(other)]
+        if opened:
+            return opened[min(_in_order(opened, candidate.id))[2]]
+        return None if candidate.has_blamed and any(other.is_in_service for other in others) else server
 
     def _least_loaded(self, first: int, is_open: Callable[[ServerCapacity], bool]) -> ServerCapacity | None:
         heap = self._heap
@@ -168,9 +200,15 @@ class SharedCapacity:
     """The free permits of limits and servers, while a claim takes them for one task after the other."""
 
     def __init__(
-        self, values: Mapping[str, int | None], servers: Iterable[ServerCapacity], held_permits: Iterable[HeldPermits]
+        self,
+        values: Mapping[str, int | None],
+        servers: Iterable[ServerCapacity],
+        held_permits: Iterable[HeldPermits],
+        rates: Mapping[str, RateMeter] = NO_RATES,
     ) -> None:
         self._values = values
+        self._rates = {name: replace(meter) for name, meter in rates.items()}
+        """The rates of limits, charged with the tasks that were taken."""
         self._pools: dict[str, ServerPool] = defaultdict(ServerPool)
         for server in servers:
             server.begin()
@@ -184,11 +222,15 @@ class SharedCapacity:
 
     @classmethod
     def counted(
-        cls, values: Mapping[str, int | None], in_use: Mapping[str, int], servers: Iterable[tuple[ServerCapacity, int]]
+        cls,
+        values: Mapping[str, int | None],
+        in_use: Mapping[str, int],
+        servers: Iterable[tuple[ServerCapacity, int]],
+        rates: Mapping[str, RateMeter] = NO_RATES,
     ) -> Self:
         """A SharedCapacity made from the numbers of permits in use, for a caller that has no rows of running tasks."""
         listed = list(servers)
-        made = cls(values, (server for server, _ in listed), ())
+        made = cls(values, (server for server, _ in listed), (), rates)
         made._used.update(in_use)
         for server, number in listed:
             server.slots.update(range(number))
@@ -204,10 +246,22 @@ class SharedCapacity:
             server.slots.add(held.slot)
 
     def _use(self, limits: tuple[str, ...], server: str | None, number: int = 1) -> None:
+        for name in self._names(limits, server):
+            self._used[name] += number
+
+    def _names(self, limits: tuple[str, ...], server: str | None) -> Collection[str]:
+        """The limits whose permits a task on this server holds."""
         above = () if server is None else self._prefixes(server)
         # A name may occur twice: given twice, or held by name and as a prefix of the server. It is one permit.
-        for name in {*limits, *above} if above or len(limits) > 1 else limits:
-            self._used[name] += number
+        return {*limits, *above} if above or len(limits) > 1 else limits
+
+    def rated(self, grant: Grant) -> list[str]:
+        """The limits with a rate among those of a grant. A start charges them."""
+        return [name for name in self._names(grant.limits, grant.server) if name in self._rates] if self._rates else []
+
+    def _charge(self, grant: Grant, units: int) -> None:
+        for name in self.rated(grant):
+            self._rates[name].charge(units)
 
     def _prefixes(self, address: str) -> tuple[str, ...]:
         """The limits that cover a server: their names are prefixes of its address."""
@@ -221,7 +275,9 @@ class SharedCapacity:
 
     def _remaining(self, name: str) -> int:
         value = self._values.get(name)
-        return UNLIMITED if value is None else max(value - self._used[name], 0)
+        free = UNLIMITED if value is None else max(value - self._used[name], 0)
+        meter = self._rates.get(name)
+        return free if meter is None else min(free, meter.allowed)
 
     def most(self, kind_request: KindRequest) -> int:
         """How many tasks of the kind the count of the request and the free permits allow."""
@@ -231,10 +287,10 @@ class SharedCapacity:
             most = min(most, sum(min(server.free, self._free(self._prefixes(server.address))) for server in servers))
         return most
 
-    def open_servers(self, provider: str) -> list[str]:
-        """The addresses of the provider's servers that have a free permit, also of the limits that cover them. Tasks
-        for other servers need not be read."""
-        return [server.address for server in self._pools[provider].servers if self._is_open(server)]
+    def open_to_commands(self, provider: str) -> list[str]:
+        """The addresses of the provider's servers that have a free permit for a command, also of the limits that cover
+        them. Commands for other servers need not be read."""
+        return [server.address for server in self._pools[provider].servers if self._is_open_to_command(server)]
 
     def is_covered(self, providers: Iterable[str]) -> bool:
         """Whether a limit covers any server of these providers."""
@@ -243,6 +299,22 @@ class SharedCapacity:
     def full(self, names: Iterable[str]) -> list[str]:
         """The limits of this list that have no free permit."""
         return [name for name in names if self._remaining(name) == 0]
+
+    def deferred_for(self, kind_request: KindRequest) -> int:
+        """For how many microseconds rates keep tasks of the kind from starting. 0 if no rate does."""
+        if not self._rates:
+            return 0
+        by_name = self._rates_free_in(kind_request.limits)
+        if kind_request.provider is None:
+            return by_name
+        servers = self._pools[kind_request.provider].servers
+        above = (self._rates_free_in(self._prefixes(server.address)) for server in servers)
+        return max(by_name, min(above, default=0))
+
+    def _rates_free_in(self, names: Iterable[str]) -> int:
+        """After how many microseconds all rates of these limits permit a start."""
+        meters = (self._rates[name] for name in names if name in self._rates)
+        return max((meter.free_at - meter.now for meter in meters), default=0)
 
     def full_above(self, address: str) -> list[str]:
         """The limits that cover this server and have no free permit."""
@@ -257,10 +329,7 @@ class SharedCapacity:
         """Whether `take` would find permits for this task."""
         if self.full(kind_request.limits):
             return False
-        return (
-            kind_request.provider is None
-            or self._pools[kind_request.provider].choose(candidate, self._is_open) is not None
-        )
+        return kind_request.provider is None or self._choose(kind_request.provider, kind_request, candidate) is not None
 
     def hold(self, kind_request: KindRequest, candidate: PermitSeeker) -> None:
         """Hold a permit of each limit and of a server for the reserved task, if all are free. After that only commands
@@ -287,6 +356,7 @@ class SharedCapacity:
     def give_back(self, grant: Grant) -> None:
         """Free permits that were taken in this claim."""
         self._use(grant.limits, grant.server, -1)
+        self._charge(grant, -grant.units)
         if grant.provider is not None and grant.server is not None and grant.slot is not None:
             self._pools[grant.provider].give_back(grant.server, grant.slot)
         for pool in self._pools.values():  # a limit may cover servers of several pools
@@ -295,15 +365,29 @@ class SharedCapacity:
     def _take(self, kind_request: KindRequest, candidate: PermitSeeker) -> Grant | None:
         if self.full(kind_request.limits):
             return None
-        if kind_request.provider is None:
-            self._use(kind_request.limits, None)
-            return Grant(kind_request.limits)
-        server = self._pools[kind_request.provider].choose(candidate, self._is_open)
-        if server is None:
-            return None
-        self._use(kind_request.limits, server.address)
-        return Grant(kind_request.limits, kind_request.provider, server.address, server.take_slot())
+        grant = Grant(kind_request.limits, units=candidate.units)
+        if kind_request.provider is not None:
+            server = self._choose(kind_request.provider, kind_request, candidate)
+            if server is None:
+                return None
+            grant = Grant(
+                kind_request.limits, kind_request.provider, server.address, server.take_slot(), candidate.units
+            )
+        self._use(grant.limits, grant.server)
+        self._charge(grant, grant.units)
+        return grant
+
+    def _choose(self, provider: str, kind_request: KindRequest, candidate: PermitSeeker) -> ServerCapacity | None:
+        """Choose a server. A command that is for one server gets it although it is out of service: commands repair."""
+        is_for_one = kind_request.is_command and candidate.target is not None
+        return self._pools[provider].choose(candidate, self._is_open_to_command if is_for_one else self._is_open)
 
     def _is_open(self, server: ServerCapacity) -> bool:
+        return server.free > 0 and self._is_open_above(server)
+
+    def _is_open_to_command(self, server: ServerCapacity) -> bool:
+        return server.free_for_commands > 0 and self._is_open_above(server)
+
+    def _is_open_above(self, server: ServerCapacity) -> bool:
         above = self._prefixes(server.address)
-        return server.free > 0 and (not above or self._free(above) > 0)
+        return not above or self._free(above) > 0

@@ -5,12 +5,13 @@ function cannot run in a child. The mark is a part of the task's requirements. S
 own, a claim takes no more of them than the node has free child processes, and all other tasks are claimed as before.
 
 The mark goes when an attempt of the task ends, except after a crash: a task that has crashed stays isolated. An attempt
-that was handed back has not ended. A task that ended as a suspect is isolated at first if an operator retries it.
+that was handed back has not ended. The text of a final task keeps the mark, which counts if no attempt of the task has
+ended (`clears_suspicion`): such a task is isolated if an operator retries it.
 """
 
 from __future__ import annotations
 
-from synergon.model.outcomes import Crashed, Outcome, Retrying, Snoozed
+from synergon.model.outcomes import Crashed, Outcome, Retrying, ServerFault, Snoozed
 from synergon.model.requirements import suspect_text
 from synergon.policies import OWNER_DEATH_LIMIT
 from synergon.stores.rows import LiveTask
@@ -27,7 +28,7 @@ async def note_owner_death(session: Session, task: LiveTask) -> int:
 
 async def note_outcome(session: Session, task: LiveTask, outcome: Outcome) -> None:
     """Clear the suspicion against a running task that goes on after the end of an attempt, unless it has crashed."""
-    if not isinstance(outcome, Retrying | Snoozed | Crashed):
+    if not isinstance(outcome, Retrying | Snoozed | Crashed | ServerFault):
         return
     has_crashed = isinstance(outcome, Crashed) or task.crashes > 0
     if task.owner_deaths:
@@ -36,7 +37,7 @@ async def note_outcome(session: Session, task: LiveTask, outcome: Outcome) -> No
 
 
 async def _mark(session: Session, task: LiveTask, *, is_suspect: bool) -> None:
-    """Change the mark. A text that stays as it is is not written: it may be damaged, and is to be found so."""
+    """Set or clear the mark. An unchanged text is not written: if it is damaged, the damage stays visible."""
     text = suspect_text(task.requirements, is_suspect=is_suspect)
     if text != task.requirements:
         await session.tasks.set_requirements(task.id, text)

@@ -9,10 +9,11 @@ import msgspec
 
 from synergon.model.operator_actions import AuditRecord, NewAction
 from synergon.model.record import to_datetime
+from synergon.stores import session as port
 from synergon.stores.sqlite.transaction import Transaction
 
 
-class AuditRows:
+class AuditRows(port.AuditRows):
     """Implements `stores.session.AuditRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
@@ -21,7 +22,6 @@ class AuditRows:
         self._transaction: Final = transaction
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an operator action. An outcome of None means that the named node will report it."""
         action_id, now = self._transaction.next_id(), self._transaction.now
         self._transaction.run(
             "add_action",
@@ -30,6 +30,7 @@ class AuditRows:
             action.subject,
             msgspec.json.encode(action.value),
             action.who,
+            action.node_name,
             action.subject if outcome is None else None,
             now,
             None if outcome is None else now,
@@ -41,23 +42,23 @@ class AuditRows:
             subject=action.subject,
             value=action.value,
             who=action.who,
+            node_name=action.node_name,
             requested_at=to_datetime(now),
             done_at=None if outcome is None else to_datetime(now),
             outcome=outcome,
         )
 
+    async def may_add(self) -> bool:
+        return True
+
     async def set_outcome(self, action_id: int, outcome: str) -> bool:
-        """Write the outcome that a node reports for an action. False if the action has an outcome or does not exist."""
         return self._transaction.run("set_outcome", self._transaction.now, outcome, action_id) == 1
 
     async def latest(self, limit: int) -> list[AuditRecord]:
-        """The latest actions, newest first."""
         return self._transaction.typed(AuditRecord, "latest_actions", limit)
 
     async def open(self, node_id: str, limit: int) -> list[AuditRecord]:
-        """The actions whose outcome this node has yet to report, oldest first."""
         return self._transaction.typed(AuditRecord, "open_actions", node_id, limit)
 
     async def prune(self, age: int, limit: int) -> None:
-        """Of the oldest `limit` actions, delete those older than `age` microseconds."""
         self._transaction.run("prune_audit", limit, self._transaction.now - age)

@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from synergon.errors import OptionError
+from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.tasks import Insertion, NewTask
+from synergon.stores.rules.groups import open_group
 from synergon.stores.rules.insert import insert
 from synergon.stores.session import drive
-from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import SQL, escaped_text
+from synergon.stores.sqlite.transaction import SQL, IssuedIds, escaped_text
+
+Result = TypeVar("Result")
 
 
 def insert_on(connection: object, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Check that the caller's connection leads to this file and has a transaction, then insert on it. Begins a
+    """Insert tasks on the caller's connection."""
+
+    async def work(session: Session) -> tuple[list[Insertion], Sequence[Insertion]]:
+        inserted = await insert(session, tasks)
+        return inserted, inserted
+
+    return run_on(connection, path, work)
+
+
+def open_group_on(connection: object, path: Path, group: NewGroup) -> OpenedGroup:
+    """Insert a group or a flow on the caller's connection."""
+
+    async def work(session: Session) -> tuple[OpenedGroup, Sequence[Insertion]]:
+        opened = await open_group(session, group)
+        return opened, opened.all_insertions
+
+    return run_on(connection, path, work)
+
+
+Work = Callable[[Session], Coroutine[Any, Any, tuple[Result, Sequence[Insertion]]]]
+"""A rule that returns its result, and the insertions in it."""
+
+
+def run_on(connection: object, path: Path, work: Work[Result]) -> Result:
+    """Check that the caller's connection leads to this file and has a transaction, then run a rule on it. Begins a
     transaction if the connection is not in autocommit mode and has none; the caller commits it."""
     if not isinstance(connection, sqlite3.Connection):
         raise OptionError(f"conn must be a sqlite3.Connection to {path}, got {type(connection).__name__}")
     text_factory, connection.text_factory = connection.text_factory, escaped_text  # the caller may read bytes
     try:
-        return _insert_on(connection, path, tasks)
+        return _run_on(connection, path, work)
     finally:
         connection.text_factory = text_factory
 
 
-def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTask]) -> list[Insertion]:
+def _run_on(connection: sqlite3.Connection, path: Path, work: Work[Result]) -> Result:
     _check_same_file(connection, path)
     is_ours = not connection.in_transaction
     if is_ours:
@@ -38,7 +66,7 @@ def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTa
         connection.execute(SQL["lock"])
         issued = IssuedIds(path)
         transaction = Session(connection, issued)
-        inserted = drive(insert(transaction, tasks))
+        result, inserted = drive(work(transaction))
         transaction.flush()
         created = [insertion.id for insertion in inserted if insertion.created]
         if created:
@@ -47,7 +75,7 @@ def _insert_on(connection: sqlite3.Connection, path: Path, tasks: Sequence[NewTa
         if is_ours:  # the caller has opened no transaction and would not commit this one
             connection.rollback()
         raise
-    return inserted
+    return result
 
 
 def _check_same_file(connection: sqlite3.Connection, path: Path) -> None:

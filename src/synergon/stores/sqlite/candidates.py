@@ -19,10 +19,11 @@ from synergon.stores.sqlite.transaction import Transaction
 
 _OF_GROUP: Final = (
     f"{LIVE_RECORDS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
-    "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, id LIMIT ?"
+    "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, fair_tag, id LIMIT ?"
 )
 _ALL: Final = _OF_GROUP.format(behind="")
-_SAME_PRIORITY: Final = _OF_GROUP.format(behind="AND priority = ? AND id > ?")
+_SAME_TURN: Final = _OF_GROUP.format(behind="AND priority = ? AND fair_tag = ? AND id > ?")
+_LATER_TURN: Final = _OF_GROUP.format(behind="AND priority = ? AND fair_tag > ?")
 _LOWER_PRIORITY: Final = _OF_GROUP.format(behind="AND priority < ?")
 
 
@@ -37,19 +38,26 @@ def read_candidates(transaction: Transaction, query: CandidateQuery) -> list[Tas
     return list(islice(merge(*lists, key=_order), query.limit))
 
 
-def _order(record: TaskRecord) -> tuple[int, int]:
-    return -record.priority, record.id
+def _order(record: TaskRecord) -> tuple[int, int, int]:
+    return -record.priority, record.fair_tag, record.id
 
 
 def _behind(transaction: Transaction, group: ReadyGroupName, query: CandidateQuery) -> list[TaskRecord]:
-    """The first tasks of a ready group after the position of the query. The index skips the tasks before it, at no
-    cost."""
+    """The first tasks of a ready group after the position of the query. Takes up to three statements: if one statement
+    compared several columns with the position, SQLite would read all tasks before it."""
     where = (*group, transaction.now)
     if query.after is None:
         return transaction.typed_select(TaskRecord, _ALL, (*where, query.limit))
-    priority, task_id = query.after
-    same = transaction.typed_select(TaskRecord, _SAME_PRIORITY, (*where, priority, task_id, query.limit))
-    return same + transaction.typed_select(TaskRecord, _LOWER_PRIORITY, (*where, priority, query.limit - len(same)))
+    priority, fair_tag, task_id = query.after
+    found: list[TaskRecord] = []
+    for statement, position in (
+        (_SAME_TURN, (priority, fair_tag, task_id)),
+        (_LATER_TURN, (priority, fair_tag)),
+        (_LOWER_PRIORITY, (priority,)),
+    ):
+        if len(found) < query.limit:
+            found += transaction.typed_select(TaskRecord, statement, (*where, *position, query.limit - len(found)))
+    return found
 
 
 def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
@@ -58,9 +66,9 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
     row = transaction.row("position", task_id)
     if row is None:
         return None
-    kind, state, priority, limit_key, after_group = row
+    kind, state, priority, fair_tag, limit_key, is_dependent = row
     position = {"priority": priority, "id": task_id, "limit": limit}
-    if limit_key is not None and after_group is None:
+    if limit_key is not None and not is_dependent:
         (before,) = transaction.row("ahead_in_key_queue", kind=kind, state=state, limit_key=limit_key, **position)
     elif state == State.WAITING:
         (before,) = transaction.row("ahead_of_waiting", kind=kind, **position)
@@ -68,7 +76,12 @@ def ahead(transaction: Transaction, task_id: int, limit: int) -> int | None:
         before = 0
         for queue, requirements in transaction.rows("groups_of_kind", kind=kind):
             before += transaction.row(
-                "ahead_in_ready_group", kind=kind, queue=queue, requirements=requirements, **position
+                "ahead_in_ready_group",
+                kind=kind,
+                queue=queue,
+                requirements=requirements,
+                fair_tag=fair_tag,
+                **position,
             )[0]
     return min(int(before), limit)
 

@@ -24,6 +24,7 @@ from synergon.stores.typed_rows import field_names, read_rows
 CLAIM_NO: Final = CLAIM_COLUMNS.index("claim_no")
 KIND: Final = CLAIM_COLUMNS.index("kind")
 ATTEMPTS: Final = CLAIM_COLUMNS.index("attempts")
+FAIR_TAG: Final = -2
 PRIORITY: Final = -1
 
 Order = Callable[[tuple[Any, ...]], tuple[int, ...]]
@@ -35,19 +36,20 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
     is_cordoned, groups = await session.ready.groups(request)
     if is_cordoned is not False:
         return rule.rejected(request.node_id, is_cordoned=is_cordoned)
-    if not _is_plain(request, groups):
+    plain = _plain(request, groups)
+    if plain is None:
         return await rule.claim(session, request, groups)
-    rows = [_claimed(row, session.now) for row in _take_plain(session, request, groups)]
+    rows = [_claimed(row, session.now) for row in _take_plain(session, plain, groups)]
     return Claims(read_rows(Claim, field_names(Claim), rows, session.unreadable))
 
 
-def _is_plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> bool:
-    """Whether only the slots of the node decide, so that the fast path can be used. Kinds without ready tasks do not
-    count."""
+def _plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> ClaimRequest | None:
+    """The request for the fast path, without kinds that have no ready tasks. None if more than the slots of the node
+    decides."""
     if any(requirements for _, _, requirements in groups):
-        return False
+        return None
     kinds = {kind for kind, _, _ in groups}
-    return request.needs_only_slots(kind for kind in request.kinds if kind.kind in kinds)
+    return request.by_slots_alone(kind for kind in request.kinds if kind.kind in kinds)
 
 
 def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> list[Any]:
@@ -57,7 +59,7 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequenc
     order = _order({name: kind.rank for name, kind in kinds.items()})
     by_kind: list[list[Any]] = []
     for name, its_groups in groupby(groups, itemgetter(0)):
-        most = min(request.most_without_requirements(kinds[name]), request.limit)
+        most = min(kinds[name].count, request.limit)
         if most > 0:
             rows = [transaction.rows("ready", *group, transaction.now, most) for group in its_groups]
             by_kind.append(_merged(rows, most, order))
@@ -68,10 +70,11 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequenc
 
 
 def _order(ranks: dict[str, int]) -> Order:
-    """`node_capacity.claim_order` as a sort key of rows, for kinds that need only slots: priority, rank, age."""
+    """`node_capacity.claim_order` as a sort key of rows, for kinds that need only slots: priority, rank, turn,
+    age. Only the tasks of a kind that is claimed alone have turns."""
     if len(set(ranks.values())) == 1:
-        return lambda row: (-row[PRIORITY], row[0])
-    return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[0])
+        return lambda row: (-row[PRIORITY], row[FAIR_TAG], row[0])
+    return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[FAIR_TAG], row[0])
 
 
 def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
@@ -82,8 +85,8 @@ def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
 
 def _claimed(row: tuple[Any, ...], now: int) -> list[Any]:
     """The columns of a claim, from a row that was read before it was marked."""
-    *values, protected_until, _ = row
+    *values, protected_until, run_at, _, _ = row
     values[CLAIM_NO] = min(values[CLAIM_NO], LAST_CLAIM_NO - 1) + 1
     values[ATTEMPTS] = min(values[ATTEMPTS], LAST_ATTEMPT - 1) + 1
     protected_for = 0 if protected_until is None else max(protected_until - now, 0)
-    return [*values, None, None, protected_for]
+    return [*values, None, None, protected_for, now - run_at if now > run_at else 0]

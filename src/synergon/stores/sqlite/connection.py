@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
 
 from synergon.errors import ConfigurationError, DataRejected, StoreError, StoreUnavailable
+from synergon.stores.slow_statements import SlowStatements, check_slow
+from synergon.stores.sqlite.timed_connection import TimedConnection
 
 LOCK_WAIT_SECONDS: Final = 1.0
 """How many seconds one statement waits for a lock that another process holds."""
@@ -20,6 +22,11 @@ LOCK_WAIT_SECONDS: Final = 1.0
 FIRST_RETRY_SECONDS: Final = 0.0005
 LAST_RETRY_SECONDS: Final = 0.02
 """The pauses between attempts to get a lock grow from FIRST_RETRY_SECONDS to LAST_RETRY_SECONDS."""
+
+CHECKPOINT_PAGES: Final = 8000
+"""After how many pages the log is copied into the file: 32 MiB. The steps of a flow are neighbours in the table, so a
+commit that moves many flows on changes thousands of pages. With the usual 1000, each such commit would copy all of
+them."""
 
 OLDEST_SQLITE: Final = (3, 37, 0)
 """The first one with STRICT tables, which refuse values of a wrong type."""
@@ -41,20 +48,33 @@ _DATA_ERRORS: Final = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.Interf
 
 def path_of(url: str) -> Path:
     """The file that a `sqlite:///` URL names: three slashes for a relative path, four for an absolute one."""
-    rest = url.removeprefix("sqlite:///")
-    if rest == url or not rest or rest.startswith(":memory:"):
+    written = url.partition("?")[0]
+    rest = written.removeprefix("sqlite:///")
+    if rest == written or not rest or rest.startswith(":memory:"):
         raise ConfigurationError(
             f"{url!r} names no file; write sqlite:///app.db, sqlite:////absolute/app.db, or memory:// for none"
         )
-    if "?" in rest or "#" in rest:
-        raise ConfigurationError(f"a sqlite:/// URL takes no parameters, got {url!r}")
+    if "#" in rest:
+        raise ConfigurationError(f"escape # in a sqlite:/// URL as %23, got {url!r}")
     return Path(unquote(rest))
 
 
-def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqlite3.Connection:
+def slow_seconds_of(url: str) -> float | None:
+    """The value of the parameter `slow`, the only one that a `sqlite:///` URL may have, in seconds. None without it."""
+    given = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+    slow = given.pop("slow", None)
+    if given:
+        raise ConfigurationError(f"a sqlite:/// URL takes no parameters but slow, as in ?slow=500ms, got {url!r}")
+    return check_slow(slow)
+
+
+def connect(
+    path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS, slow: SlowStatements | None = None
+) -> sqlite3.Connection:
     """Open a connection in autocommit mode (the store begins transactions itself), with WAL and a sync of every commit.
 
-    A statement waits up to `lock_wait_seconds` for a lock. Callers that use `retry_while_locked` pass 0.
+    A statement waits up to `lock_wait_seconds` for a lock. Callers that use `retry_while_locked` pass 0. With `slow`,
+    statements are measured.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old; synergon needs 3.37 or newer")
@@ -62,9 +82,15 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
         raise StoreError(f"the folder {path.absolute().parent} does not exist; create it, or name another file")
     reject_folder(path)
     _create_private(path)
+    timed: dict[str, Any] = {} if slow is None else {"factory": TimedConnection}
     try:
-        connection = sqlite3.connect(
-            path, timeout=lock_wait_seconds, isolation_level=None, check_same_thread=False, cached_statements=512
+        connection: sqlite3.Connection = sqlite3.connect(
+            path,
+            timeout=lock_wait_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            **timed,
         )
     except sqlite3.Error as error:
         raise translate(error, path) from error
@@ -76,9 +102,12 @@ def connect(path: Path, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS) -> sqli
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     except sqlite3.Error as error:
         connection.close()
         raise translate(error, path) from error
+    if isinstance(connection, TimedConnection):
+        connection.slow = slow
     return connection
 
 

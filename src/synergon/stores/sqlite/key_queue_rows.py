@@ -1,5 +1,5 @@
-"""Key queues in the SQLite store, with their tasks and rates: implements `stores.session.KeyQueueRows` with the
-statements of `sql/key_queues.sql`."""
+"""Key queues in the SQLite store, with their tasks and rates: implements `stores.claim_primitives.KeyQueueRows` with
+the statements of `sql/key_queues.sql`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from synergon.model.limits import NewRate
-from synergon.stores.rows import ChangedTask, KeyQueueCounts, KeyQueueLimit, KeyQueueName, RateState
+from synergon.stores import claim_primitives as port
+from synergon.stores.rows import (
+    ChangedTask,
+    KeyQueueCounts,
+    KeyQueueLimit,
+    KeyQueueName,
+    LimitRow,
+    NextBatch,
+    RateState,
+)
 from synergon.stores.session import KEY_QUEUES_AT_ONCE
 from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 from synergon.stores.typed_rows import Row
@@ -26,21 +34,13 @@ _TEXTS: Final = {
 }
 
 
-class _LimitRow(msgspec.Struct, frozen=True):
-    """The row of a limit `key:<kind>`. Without a rate, `every` and `burst` are NULL."""
-
-    value: int | None
-    every: int | None
-    burst: int
-
-
 class _NameRow(msgspec.Struct, frozen=True):
     kind: str
     limit_key: str
 
 
-class KeyQueueRows:
-    """Implements `stores.session.KeyQueueRows` for the SQLite store."""
+class KeyQueueRows(port.KeyQueueRows):
+    """Implements `stores.claim_primitives.KeyQueueRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -52,12 +52,11 @@ class KeyQueueRows:
         return {kind: self._limit(kind) for kind in kinds}
 
     def _limit(self, kind: str) -> KeyQueueLimit:
-        for row in self._transaction.typed(_LimitRow, "key_queue_limit", kind):
-            return KeyQueueLimit(row.value, None if row.every is None else NewRate(every=row.every, burst=row.burst))
+        for row in self._transaction.typed(LimitRow, "key_queue_limit", kind):
+            return row.of_key_queues
         return KeyQueueLimit()
 
     async def counts(self, names: Sequence[KeyQueueName], few: int) -> list[KeyQueueCounts]:
-        """Count the running and ready tasks of these key queues, and read the first `few` waiting ones of each."""
         return self._of_names(KeyQueueCounts, "key_queue_counts", names, few)
 
     def _of_names(self, row_type: type[Row], statement: str, names: Sequence[KeyQueueName], *more: int) -> list[Row]:
@@ -68,12 +67,9 @@ class KeyQueueRows:
         return self._transaction.typed_select(row_type, _TEXTS[statement, size], parameters)
 
     async def first_waiting(self, name: KeyQueueName, limit: int) -> list[int]:
-        """The first waiting tasks in claim order, except those of paused queues."""
         return self._transaction.ids("first_waiting", *name, limit)
 
     async def excess(self, name: KeyQueueName, allowed: int) -> list[int]:
-        """The ready tasks that are not among the first `allowed` ready and waiting tasks in claim order. Tasks of
-        paused queues do not count towards `allowed`."""
         kind, limit_key = name
         return self._transaction.ids("excess", kind=kind, limit_key=limit_key, allowed=allowed)
 
@@ -84,37 +80,46 @@ class KeyQueueRows:
         return ids
 
     async def promote_all(self, names: Sequence[KeyQueueName]) -> list[ChangedTask]:
-        """Move all waiting tasks of these key queues to `ready`."""
         return self._of_names(ChangedTask, "promote_all", names)
 
     async def demote(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move tasks from `ready` to `waiting`."""
         return self._transaction.typed(ChangedTask, "demote", as_json(ids))
 
     async def rates(self, names: Sequence[KeyQueueName]) -> list[RateState]:
-        """Read the stored rates of these key queues, and when their scheduled tasks are due."""
         return self._of_names(RateState, "key_queue_rates", names, self._transaction.now)
 
     async def queue_due(self, name: KeyQueueName, now: int) -> list[ChangedTask]:
-        """Move due tasks of a key queue from `scheduled` to `waiting`."""
         return self._transaction.typed(ChangedTask, "queue_due", *name, now)
 
     async def postpone(self, moments: Mapping[int, int]) -> list[ChangedTask]:
-        """Move tasks from `waiting` to `scheduled`, due at these moments."""
         return self._transaction.typed(ChangedTask, "postpone", as_json(moments.items()))
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Store from which moment the next start of each key queue is within its rate."""
         self._transaction.run_each("set_next_start", [(*name, moment) for name, moment in moments.items()])
 
+    async def next_batches(self, names: Sequence[KeyQueueName], size: int) -> list[NextBatch]:
+        """Read what each of these key queues has for a batch of this size. Runs one statement for each."""
+        found: list[NextBatch] = []
+        for kind, limit_key in names:
+            found += self._transaction.typed(NextBatch, "next_batch", kind=kind, limit_key=limit_key, size=size)
+        return found
+
+    async def set_alarms(self, moments: Mapping[KeyQueueName, int | None]) -> None:
+        """Store the moment at which the next batch of each key queue is due. None deletes the stored one."""
+        stored = [(*name, moment) for name, moment in moments.items() if moment is not None]
+        self._transaction.run_each("set_alarm", stored)
+        self._transaction.run_each("delete_alarm", [name for name, moment in moments.items() if moment is None])
+
+    async def due_alarms(self, limit: int) -> list[KeyQueueName]:
+        """The key queues whose stored moment has come, earliest first."""
+        rows = self._transaction.typed(_NameRow, "due_alarms", self._transaction.now, limit)
+        return [(row.kind, row.limit_key) for row in rows]
+
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
-        """The key queues of a kind that have ready or waiting tasks."""
         return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_kind", kind=kind)]
 
     async def of_queue(self, queue: str) -> list[KeyQueueName]:
-        """The key queues that have ready or waiting tasks in a queue."""
         return [(row.kind, row.limit_key) for row in self._transaction.typed(_NameRow, "key_queues_of_queue", queue)]
 
     async def prune_rates(self, limit: int) -> None:
-        """Delete at most `limit` stored rates whose moment has passed: they delay no start."""
         self._transaction.run("prune_rates", self._transaction.now, limit)

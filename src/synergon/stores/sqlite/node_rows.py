@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from synergon.stores import session as port
+from synergon.stores.rows import NodeName
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
@@ -29,7 +31,7 @@ class Lease(msgspec.Struct, frozen=True):
         return lease_remaining(self.leased_until, self.lease, self.boot_id)
 
 
-class NodeRows:
+class NodeRows(port.NodeRows):
     """Implements `stores.session.NodeRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
@@ -44,24 +46,22 @@ class NodeRows:
         return found[0].left > 0 if found else None
 
     async def cordon(self, node_id: str) -> None:
-        """Mark the node as cordoned: it may claim nothing."""
         self._transaction.run("cordon", self._transaction.now, node_id)
 
     async def uncordon(self, node_id: str) -> None:
-        """Remove the cordon mark: the node may claim again."""
         self._transaction.run("uncordon", node_id)
 
     async def lock_dead(self, gone: Sequence[str]) -> list[str]:
-        """The nodes whose lease has ended, and those of `gone`."""
         leases = self._transaction.typed(Lease, "leases")
         return [lease.id for lease in leases if lease.left <= 0 or lease.id in gone]
 
     async def runners(self, kind: str, queue: str) -> list[str]:
-        """The ids of the nodes with a live lease that run the kind and serve the queue."""
         leases = self._transaction.typed(Lease, "runners", kind=kind, queue=queue)
         return [lease.id for lease in leases if lease.left > 0]
 
+    async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
+        return {node.id: node for node in self._transaction.typed(NodeName, "node_names", as_json(ids))}
+
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the nodes of this list that hold no running task."""
         if dead:
             self._transaction.run("delete_idle_nodes", as_json(dead))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from synergon.stores import session as port
 from synergon.stores.sqlite.transaction import Transaction
 
 
-class QueueRows:
+class QueueRows(port.QueueRows):
     """Implements `stores.session.QueueRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
@@ -14,9 +15,7 @@ class QueueRows:
         self._transaction = transaction
 
     async def pause(self, queue: str) -> bool:
-        """Pause a queue, and insert it if it is new. False if it was paused already."""
         return self._transaction.run("pause_queue", queue, self._transaction.now) == 1
 
     async def resume(self, queue: str) -> bool:
-        """Resume a queue. False if it was not paused, or does not exist."""
         return self._transaction.run("resume_queue", queue) == 1

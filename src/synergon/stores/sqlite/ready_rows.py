@@ -1,5 +1,5 @@
-"""Ready tasks in the SQLite store, as a claim reads and takes them: implements `stores.session.ReadyRows` with the
-statements of `sql/claims.sql`.
+"""Ready tasks in the SQLite store, as a claim reads and takes them: implements `stores.claim_primitives.ReadyRows` with
+the statements of `sql/claims.sql`.
 
 A ready group is one range of an index, in claim order. Ready groups that were not requested, or that the node cannot
 run, are never read. The transaction holds the write lock, so rows that were read do not change until the commit.
@@ -14,11 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
-from synergon.stores.rows import ClaimableGroups, Names, SharedLimits
+from synergon.stores import claim_primitives as port
+from synergon.stores.rows import ClaimableGroups, LimitRow, Names, ServerRow, SharedLimits
 from synergon.stores.rules.claim_plan import ReadyGroupName, ReadyTask, Taken, server_to_avoid
 from synergon.stores.rules.node_capacity import may_reserve
-from synergon.stores.rules.server_health import capacity_of
-from synergon.stores.rules.shared_capacity import HeldPermits, ServerCapacity
+from synergon.stores.rules.server_health import capacity_at
+from synergon.stores.rules.shared_capacity import HeldPermits
 from synergon.stores.sqlite.transaction import Transaction, as_json, lease_remaining
 
 
@@ -27,15 +28,18 @@ class ReadyRow(msgspec.Struct, frozen=True):
 
     id: int
     priority: int
+    fair_tag: int
     kind: str
     queue: str
     requirements: str
     target: str | None
     server: str | None
     attempts: int
+    server_failures: int
     run_at: int
     reserved_by: str | None
     reserved_until: int | None
+    units: int
 
 
 class PermitRow(msgspec.Struct, frozen=True):
@@ -45,27 +49,6 @@ class PermitRow(msgspec.Struct, frozen=True):
     provider: str | None
     server: str | None
     slot: int | None
-
-
-class PoolRow(msgspec.Struct, frozen=True):
-    """A server, with the columns that decide about its health."""
-
-    provider: str
-    address: str
-    capacity: int | None
-    failures: int
-    backs_off_until: int | None
-    backoff_after: int | None
-
-    def capacity_at(self, now: int) -> ServerCapacity:
-        """The server with the capacity that its health allows at this moment."""
-        return capacity_of(
-            (self.provider, self.address),
-            self.capacity,
-            failures=self.failures,
-            backoff_after=self.backoff_after,
-            backs_off=self.backs_off_until is not None and self.backs_off_until > now,
-        )
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
@@ -83,8 +66,8 @@ class LeaseRow(msgspec.Struct, frozen=True):
         return self.cordoned_at is not None if is_live else None
 
 
-class ReadyRows:
-    """Implements `stores.session.ReadyRows` for the SQLite store."""
+class ReadyRows(port.ReadyRows):
+    """Implements `stores.claim_primitives.ReadyRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -102,7 +85,6 @@ class ReadyRows:
         return ClaimableGroups(False, ready_groups(self._transaction, request.open_kinds, request.queues))
 
     async def is_cordoned(self, node_id: str) -> bool | None:
-        """Whether the node is cordoned. None if it has no live lease."""
         return self._is_cordoned(node_id)
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
@@ -111,11 +93,10 @@ class ReadyRows:
         providers = {kind.provider for kind in kinds if kind.provider is not None}
         if not providers and not any(kind.limits for kind in kinds):
             return SharedLimits({}, [])
-        servers = self._transaction.typed(PoolRow, "servers_of", as_json(providers))
-        return SharedLimits(
-            dict(self._transaction.rows("limit_values")),
-            [server.capacity_at(self._transaction.now) for server in servers],
-        )
+        servers = self._transaction.typed(ServerRow, "servers_of", as_json(providers))
+        now = self._transaction.now
+        limits = self._transaction.typed(LimitRow, "shared_limits")
+        return SharedLimits.of(limits, [capacity_at(server, now) for server in servers], now)
 
     async def held_permits(
         self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]
@@ -137,7 +118,6 @@ class ReadyRows:
     async def commands(
         self, request: ClaimRequest, kinds: Sequence[KindRequest], servers: Mapping[str, Sequence[str]], limit: int
     ) -> list[ReadyTask]:
-        """The first commands of each kind: those that any server may run, and those for each of the given servers."""
         found: list[ReadyTask] = []
         for kind in kinds:
             wanted = {None, *servers.get(kind.provider or "", ())}
@@ -156,6 +136,22 @@ class ReadyRows:
         entries = as_json((task.id, grant.holds, grant.provider, grant.server, grant.slot) for task, grant in taken)
         return self._transaction.typed(Claim, "take", node_id=node_id, now=self._transaction.now, taken=entries)
 
+    async def take_members(self, node_id: str, leader: Claim, count: int) -> list[Claim]:
+        """Claim the first waiting tasks of the leader's key queue, for the leader's batch."""
+        self._transaction.run("lead_batch", id=leader.id)
+        return self._transaction.typed(
+            Claim,
+            "take_members",
+            node_id=node_id,
+            now=self._transaction.now,
+            leader=leader.id,
+            kind=leader.kind,
+            limit_key=leader.limit_key,
+            queue=leader.queue,
+            requirements=leader.requirements,
+            count=count,
+        )
+
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
         """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
         reservation = self._transaction.row("reservation", task.id)
@@ -166,20 +162,31 @@ class ReadyRows:
         return True
 
     async def release_reservation(self, task_id: int, node_id: str) -> None:
-        """Delete the node's reservation for the task."""
         self._transaction.run("release_reservation", task_id, node_id)
 
     def _tasks(self, request: ClaimRequest, statement: str, *parameters: Any) -> list[ReadyTask]:
         return [self._task(request, row) for row in self._transaction.typed(ReadyRow, statement, *parameters)]
 
     def _task(self, request: ClaimRequest, row: ReadyRow) -> ReadyTask:
-        avoid = server_to_avoid(row.server, row.attempts)
+        avoid = server_to_avoid(row.server, row.attempts, row.server_failures)
         is_reservable = (
             may_reserve(request)
             and row.run_at <= self._transaction.now - (request.patience or 0)
             and not self._is_reserved_elsewhere(request, row.reserved_by, row.reserved_until)
         )
-        return ReadyTask(row.id, row.priority, row.kind, row.queue, row.requirements, row.target, avoid, is_reservable)
+        return ReadyTask(
+            row.id,
+            row.priority,
+            row.kind,
+            row.queue,
+            row.requirements,
+            row.target,
+            avoid,
+            is_reservable,
+            row.fair_tag,
+            row.units,
+            row.server_failures > 0,
+        )
 
     def _is_reserved_elsewhere(
         self, request: ClaimRequest, reserved_by: str | None, reserved_until: int | None

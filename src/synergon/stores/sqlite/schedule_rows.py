@@ -7,11 +7,12 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from synergon.stores.rows import ScheduleRow
+from synergon.stores import session as port
+from synergon.stores.rows import DueSchedule, ScheduleRow
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
-class ScheduleRows:
+class ScheduleRows(port.ScheduleRows):
     """Implements `stores.session.ScheduleRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
@@ -20,15 +21,12 @@ class ScheduleRows:
         self._transaction: Final = transaction
 
     async def add(self, row: ScheduleRow) -> bool:
-        """Insert a schedule."""
         return self._transaction.run("add_schedule", *astuple(row)) == 1
 
     async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """The first schedules that are due."""
         return self._transaction.typed(ScheduleRow, "due_schedules", now=now, declared=as_json(declared), limit=limit)
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
-        """The schedules with these names."""
         rows = self._transaction.typed(ScheduleRow, "schedules_named", as_json(names))
         return {row.name: row for row in rows}
 
@@ -43,18 +41,14 @@ class ScheduleRows:
         return written
 
     async def delete(self, name: str) -> bool:
-        """Delete a schedule."""
         return self._transaction.run("delete_schedule", name) == 1
 
     async def all(self) -> list[ScheduleRow]:
-        """All schedules, by name."""
         return self._transaction.typed(ScheduleRow, "schedules")
 
     async def next_due(self, declared: Collection[str]) -> int | None:
-        """When the next schedule is due."""
-        found = self._transaction.row("next_schedule", as_json(declared))
-        return None if found is None else found[0]
+        found = self._transaction.typed(DueSchedule, "next_schedules", as_json(declared))
+        return found[0].due_at if found else None
 
     async def live_tasks(self, ids: Collection[int]) -> set[int]:
-        """Those of these tasks that have not ended."""
         return set(self._transaction.ids("live_of", as_json(ids)))

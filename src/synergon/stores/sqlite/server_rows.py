@@ -1,18 +1,19 @@
-"""Providers and servers in the SQLite store: implements `stores.session.ServerRows` with the statements of
+"""Providers and servers in the SQLite store: implements `stores.claim_primitives.ServerRows` with the statements of
 `sql/servers.sql`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from synergon.model.limits import NewProvider
+from synergon.stores import claim_primitives as port
 from synergon.stores.rows import ServerHealth, ServerName, ServerRow, UsedServer
 from synergon.stores.sqlite.transaction import Transaction, as_json
 
 
-class ServerRows:
-    """Implements `stores.session.ServerRows` for the SQLite store."""
+class ServerRows(port.ServerRows):
+    """Implements `stores.claim_primitives.ServerRows` for the SQLite store."""
 
     __slots__ = ("_transaction",)
 
@@ -20,27 +21,22 @@ class ServerRows:
         self._transaction: Final = transaction
 
     async def declared(self, providers: Iterable[str]) -> dict[str, str]:
-        """The last declaration of each of these providers, as JSON, without providers that do not exist."""
         return self._transaction.declared("declared_provider", providers)
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
         """Insert a provider, or replace its back-off; its servers do not change. Always True."""
-        backoff = (provider.backoff_after, provider.backoff_first, provider.backoff_cap)
-        return self._transaction.run("declare_provider", provider.name, declared, *backoff) == 1
+        return self._transaction.run("declare_provider", provider.name, declared, *provider.health) == 1
 
     async def lock_provider(self, provider: str) -> bool:
         """Whether the provider exists. Needs no lock: the transaction holds the write lock of the file."""
         return bool(await self.declared([provider]))
 
     async def replace(self, provider: str, capacities: Mapping[str, int | None]) -> None:
-        """Replace the servers of a provider. A server whose address remains retains its health."""
         self._transaction.run("drop_servers", provider, as_json(capacities))
         rows = [(provider, address, capacity) for address, capacity in capacities.items()]
         self._transaction.run_each("add_server", rows)
 
     async def commands_without_server(self, provider: str, addresses: Collection[str]) -> dict[int, str]:
-        """The commands of the provider that are for a server outside this pool: the address of that server, by command
-        id."""
         return dict(self._transaction.rows("commands_without_server", provider, as_json(addresses)))
 
     async def lock_health(
@@ -56,14 +52,24 @@ class ServerRows:
                 found[provider, address] = health
         return found
 
-    async def set_health(self, server: ServerName, failures: int, backoffs: int, backs_off_until: int | None) -> None:
-        """Write the health of a server."""
-        self._transaction.run("set_health", failures, backoffs, backs_off_until, *server)
+    async def lock_suspended(self, providers: Sequence[str]) -> list[ServerHealth]:
+        """Read the health of the servers that are out of service. Needs no lock."""
+        parameters = {"providers": as_json(providers), "now": self._transaction.now}
+        return self._transaction.typed(ServerHealth, "suspended_servers", **parameters)
+
+    async def set_health(
+        self,
+        server: ServerName,
+        failures: int,
+        recent: int,
+        backoffs: int,
+        backs_off_until: int | None,
+        failed_at: int | None,
+    ) -> None:
+        self._transaction.run("set_health", failures, recent, backoffs, backs_off_until, failed_at, *server)
 
     async def all(self) -> list[ServerRow]:
-        """All servers of all pools."""
         return self._transaction.typed(ServerRow, "servers")
 
     async def used(self) -> list[UsedServer]:
-        """The servers that tasks run on, with the numbers of those tasks."""
         return self._transaction.typed(UsedServer, "used_servers")

@@ -11,61 +11,79 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Final
 
 from synergon.errors import NotAvailable, NotConnected, StoreUnavailable
-from synergon.model.claims import AttemptRequest, CandidateQuery, ClaimRequest, Claims
+from synergon.model.claims import AttemptRequest, ClaimRequest, Claims
+from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
-from synergon.model.nodes import NewNode, NodeRecord
+from synergon.model.limits import NewLimit, NewProvider
+from synergon.model.nodes import NewNode
 from synergon.model.outcomes import FencedOutcome, Verdict
-from synergon.model.task_records import QueueRecord, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.base import Capabilities, SchemaVersions
-from synergon.stores.base_store import BaseStore
+from synergon.stores.base_store import Arguments, BaseStore, Logger, Result, StoreCall
 from synergon.stores.final_events import NOW, OrderedFinalEvents, Position
+from synergon.stores.rules import limits as limit_rules
 from synergon.stores.rules.finish import finish
 from synergon.stores.session import drive
+from synergon.stores.slow_statements import SlowStatements
 from synergon.stores.sqlite import (
     candidates,
     claim,
     final_events,
-    nodes,
+    leases,
     queries,
     schema,
 )
-from synergon.stores.sqlite.caller_transaction import insert_on
-from synergon.stores.sqlite.connection import path_of
+from synergon.stores.sqlite.caller_transaction import insert_on, open_group_on
+from synergon.stores.sqlite.connection import path_of, slow_seconds_of
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.task_transaction import SqliteTaskTransaction
 from synergon.stores.sqlite.threads import Reader, Writer
-from synergon.stores.sqlite.transaction import Transaction
-
-Result = TypeVar("Result")
+from synergon.stores.sqlite.transaction import SQL, Transaction
 
 LAST_ID: Final = 2**63 - 1
 """The greatest id that a task can have."""
 
 
+def _reads(work: Callable[Concatenate[Any, Arguments], Result]) -> StoreCall[Arguments, Result]:
+    """The call of the store that runs this function on the reader thread."""
+
+    async def call(store: SqliteStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return await store._read(partial(work, **named) if named else work, *arguments)  # noqa: SLF001  of this class
+
+    return call
+
+
 class SqliteStore(BaseStore):
     """A store in one SQLite file."""
 
-    capabilities = Capabilities(shared=True, durable=True, transactions=True)
+    capabilities = Capabilities(shared=True, durable=True, transactions=True, scans_to_count=True)
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.path = path_of(url)
+        self.path: Final = path_of(url)
+        slow_seconds = slow_seconds_of(url)
+        self._slow = None if slow_seconds is None else SlowStatements(slow_seconds, SQL)
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._transaction_lock = asyncio.Lock()
 
     # ------------------------------------------------------------ open and close
 
+    def introduce(self, client: str, logger: Logger) -> None:
+        super().introduce(client, logger)
+        if self._slow is not None:
+            self._slow.logger = logger
+
     async def open(self) -> None:
         """Connect, and create or migrate the tables."""
         schema.prepare(self.path)
-        writer = Writer(self.path, "writer", self.unreadable)
+        writer = Writer(self.path, "writer", self.unreadable, self._slow)
         try:
-            reader = Reader(self.path, "reader", self.unreadable)
+            reader = Reader(self.path, "reader", self.unreadable, self._slow)
         except BaseException:
             writer.connection.close()
             raise
@@ -81,11 +99,9 @@ class SqliteStore(BaseStore):
             await writer.close()
 
     async def schema_versions(self) -> SchemaVersions:
-        """The version of the file, and the version that this code needs."""
         return SchemaVersions(found=schema.version_at(self.path), wanted=len(schema.migrations()))
 
     def schema_sql(self) -> str:
-        """The SQL script that creates the tables."""
         return "".join(["BEGIN;\n", *schema.statements(0), "COMMIT;"])
 
     def grants_sql(self, role: str, name: str) -> str:  # noqa: ARG002  there is nothing to grant
@@ -108,8 +124,13 @@ class SqliteStore(BaseStore):
             raise NotConnected(f"the store {self.url} is not open")
         return self._reader.do(lambda transaction: work(transaction, *arguments))
 
+    async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
+        """Without a change it takes no write lock: an engine connects with a declaration, perhaps for a caller who has
+        the lock and stores tasks in a transaction of its own."""
+        if not await self._query(limit_rules.is_declared, limits, providers):
+            await self._transact(limit_rules.declare, limits, providers)
+
     async def now(self) -> int:
-        """The store's clock."""
         return await self._read(lambda transaction: transaction.now)
 
     async def secret(self) -> bytes:
@@ -130,16 +151,21 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Does nothing: a caller's transaction holds the write lock of the file, so a row for its queue blocks nobody
-        else."""
+        """Does nothing: a caller's transaction holds the write lock of the file, so the insert of a queue's row blocks
+        no further transaction."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Insert inside the caller's own transaction. Runs on the calling thread, which owns the connection."""
         return insert_on(connection, self.path, tasks)
 
     def insert_on_sync(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """`insert_on` for callers without an event loop."""
         return insert_on(connection, self.path, tasks)
+
+    async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        return open_group_on(connection, self.path, new)
+
+    def open_group_on_sync(self, connection: Any, new: NewGroup) -> OpenedGroup:
+        return open_group_on(connection, self.path, new)
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
         """Raises `NotAvailable`: SQLite does not announce changes of a file."""
@@ -148,22 +174,7 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ claim and finish
 
     async def claim(self, request: ClaimRequest) -> Claims:
-        """Claim the first ready tasks of the requested kinds and queues that fit the node."""
         return await self._transact(claim.claim, request)
-
-    async def read_candidates(self, query: CandidateQuery) -> list[TaskRecord]:
-        """Ready tasks of a kind in claim order, without claiming them."""
-        return await self._read(candidates.read_candidates, query)
-
-    async def ahead(self, task_id: int, limit: int) -> int | None:
-        """How many tasks of this task's kind, state and key queue precede it, at most `limit`. None if the task is
-        neither `ready` nor `waiting`."""
-        return await self._read(candidates.ahead, task_id, limit)
-
-    async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The moment from which the next start of a key queue is within its rate, as stored. None if no value is
-        stored."""
-        return await self._read(candidates.next_start, kind, limit_key)
 
     async def exchange(self, outcomes: Sequence[FencedOutcome], request: ClaimRequest) -> tuple[list[Verdict], Claims]:
         """`finish`, then `claim`, in one transaction."""
@@ -174,6 +185,10 @@ class SqliteStore(BaseStore):
         session: Session, outcomes: Sequence[FencedOutcome], request: ClaimRequest
     ) -> tuple[list[Verdict], Claims]:
         return await finish(session, outcomes), await claim.claim(session, request)
+
+    read_candidates = _reads(candidates.read_candidates)
+    ahead = _reads(candidates.ahead)
+    next_start = _reads(candidates.next_start)
 
     async def begin(self, hold_seconds: float) -> SqliteTaskTransaction:
         """Open a transaction for a task function. It holds the write lock of the file until it ends.
@@ -196,14 +211,12 @@ class SqliteStore(BaseStore):
             raise
 
     async def requests(self, node_id: str) -> list[AttemptRequest]:
-        """The running tasks of this node for which a cancellation or more time was requested."""
         return await self._read(lambda transaction: transaction.typed(AttemptRequest, "requests", node_id))
 
     # ------------------------------------------------------------ nodes
 
     async def register(self, node: NewNode) -> None:
-        """Insert the row of a node, with a lease from now."""
-        await self._write(nodes.register, node)
+        await self._write(leases.register, node)
 
     async def keeper(self) -> WriterLeaseKeeper:
         """Open a lease keeper. Its renewals go to the front of the writer's queue."""
@@ -212,27 +225,18 @@ class SqliteStore(BaseStore):
         return WriterLeaseKeeper(self._writer)
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the row of the node."""
         await self._write(lambda transaction: transaction.run("unregister", node_id))
 
-    async def nodes(self) -> list[NodeRecord]:
-        """All registered nodes, including dead ones that are not reaped yet."""
-        return await self._read(nodes.nodes)
-
-    async def running_by_node(self) -> dict[str, int]:
-        """The number of running tasks by node id."""
-        return await self._read(queries.running_by_node)
+    nodes = _reads(leases.nodes)
+    running_by_node = _reads(queries.running_by_node)
 
     # ------------------------------------------------------------ queries
 
-    async def list_tasks(self, query: TaskQuery) -> TaskPage:
-        """One page of the matching tasks, newest id first."""
-        return await self._read(queries.list_tasks, query)
+    list_tasks = _reads(queries.list_tasks)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> OrderedFinalEvents:
-        """Open a reader of final events with these states, after the cursor."""
 
         def read_page(position: Position, limit: int) -> asyncio.Future[final_events.Found]:
             return self._read(final_events.read_page, position, states, kinds, limit)
@@ -242,16 +246,7 @@ class SqliteStore(BaseStore):
             return OrderedFinalEvents(read_page, (moment, LAST_ID), moment)
         return OrderedFinalEvents.after(read_page, after)
 
-    async def counts(self) -> dict[tuple[str, str, State], int]:
-        """Exact numbers of tasks by queue, kind and state."""
-        return await self._read(queries.counts)
-
-    async def queues(self) -> list[QueueRecord]:
-        """All queues, by name, with their counts."""
-        return await self._read(queries.queues)
-
     async def describe(self) -> dict[str, str]:
-        """Facts about the store for people, as `synergon doctor` shows them."""
         return await self._read(self._facts)
 
     def _facts(self, transaction: Transaction) -> dict[str, str]:
@@ -276,7 +271,7 @@ class WriterLeaseKeeper:
     async def renew(self, node_id: str, lease: int, published: bytes | None = None) -> bool:
         """Extend the lease of a node. False if it has no row."""
         return await self._writer.do(
-            lambda transaction: nodes.renew(transaction, node_id, lease, published),
+            lambda transaction: leases.renew(transaction, node_id, lease, published),
             urgent=True,
         )
 

@@ -1,5 +1,5 @@
 """A transaction for a running task function. Commits the writes of the function, its children and the success of its
-task together.
+task together; or the writes of an `on_final_failure` function and the failure of its task.
 
 SQLite has one writer at a time, so all other writes, including the renewal of the node's lease, wait while the
 transaction is open. That is why it is rolled back after `hold_seconds`.
@@ -12,22 +12,20 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from synergon.errors import StoreError
-from synergon.model.lifecycle import State
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.stores.contention import RolledBack
-from synergon.stores.rules.finish import finish
+from synergon.stores.rules.finish import finish, is_committed
 from synergon.stores.session import drive
 from synergon.stores.sqlite.connection import connect, primary_code, translate
-from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import escaped_text
+from synergon.stores.sqlite.transaction import IssuedIds, escaped_text
 
 LOCK_WAIT_SECONDS: Final = 10.0
 
@@ -37,8 +35,8 @@ INTERRUPT_SECONDS: Final = 0.1
 """How many seconds a rollback waits for a statement of the task function before it interrupts the statement."""
 
 _endings: Final = ThreadPoolExecutor(1, thread_name_prefix="synergon-transaction")
-"""A thread of its own for ending transactions, because all threads of the default executor may be waiting for one to
-end."""
+"""The thread that ends transactions. It is not one of the default executor, whose threads may all be waiting for a
+transaction to end."""
 
 
 class SqliteTaskTransaction:
@@ -47,7 +45,8 @@ class SqliteTaskTransaction:
     def __init__(
         self, connection: sqlite3.Connection, path: Path, hold_seconds: float, on_end: Callable[[], object]
     ) -> None:
-        self.connection = self.blocking_connection = connection
+        self.connection: Final = connection
+        self.blocking_connection: Final = connection
         self._path = path
         self._hold_seconds = hold_seconds
         self._on_end = on_end
@@ -86,32 +85,33 @@ class SqliteTaskTransaction:
             raise translate(error, path) from error
         return cls(connection, path, hold_seconds, on_end)
 
-    async def finish(self, fenced: FencedOutcome) -> Verdict:
-        """Apply a success and commit. Roll back if the claim is stale or the task is to be cancelled."""
-        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, fenced)
+    async def finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
+        """Apply outcomes and commit. Roll back if a claim is stale or the tasks are to be cancelled."""
+        return await asyncio.get_running_loop().run_in_executor(_endings, self._finish, fenced_outcomes)
 
     async def rollback(self) -> None:
         """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
         await asyncio.get_running_loop().run_in_executor(_endings, self._close)
 
-    def _finish(self, fenced: FencedOutcome) -> Verdict:
+    def _finish(self, fenced_outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
         with self._lock:
             try:
                 if not self.connection_is_usable():
                     raise StoreError(self._why_unusable())
                 self.connection.text_factory = escaped_text
                 transaction = Session(self.connection, IssuedIds(self._path))
-                (verdict,) = drive(finish(transaction, [fenced]))
+                verdicts = drive(finish(transaction, fenced_outcomes))
                 transaction.flush()
-                self.connection.execute("COMMIT" if verdict.state is State.SUCCEEDED else "ROLLBACK")
+                self.connection.execute("COMMIT" if is_committed(fenced_outcomes, verdicts) else "ROLLBACK")
             except sqlite3.Error as error:
                 raise self.explain(error) or translate(error, self._path) from error
             finally:
                 self._release()
-            return verdict
+            return verdicts
 
     def explain(self, error: BaseException) -> StoreError | None:
-        """SQLite undoes a transaction that it could not write completely, with whatever error of the disk."""
+        """What an error means for the transaction, as `TaskTransaction.explain` says. If SQLite could not write, for
+        any error of the disk, it has undone the transaction."""
         if self._was_held_too_long:
             return StoreError(self._why_unusable())
         if isinstance(error, sqlite3.Error) and primary_code(error) in _DISK_ERRORS:

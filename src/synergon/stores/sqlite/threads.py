@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from synergon.errors import NotConnected, StoreUnavailable
+from synergon.stores.slow_statements import SlowStatements
 from synergon.stores.sqlite.connection import (
     LOCK_WAIT_SECONDS,
     connect,
@@ -27,9 +28,8 @@ from synergon.stores.sqlite.connection import (
     retry_while_locked,
     translate,
 )
-from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.sqlite.session import Session
-from synergon.stores.sqlite.transaction import Transaction, escaped_text
+from synergon.stores.sqlite.transaction import IssuedIds, Transaction, escaped_text
 from synergon.stores.unreadable import UnreadableRows
 
 Result = TypeVar("Result")
@@ -68,7 +68,13 @@ class DatabaseThread:
     """A thread that owns one connection and runs jobs on it in order."""
 
     def __init__(
-        self, path: Path, name: str, unreadable: UnreadableRows, *, lock_wait_seconds: float = LOCK_WAIT_SECONDS
+        self,
+        path: Path,
+        name: str,
+        unreadable: UnreadableRows,
+        slow: SlowStatements | None = None,
+        *,
+        lock_wait_seconds: float = LOCK_WAIT_SECONDS,
     ) -> None:
         self._path = path
         self._unreadable = unreadable
@@ -79,7 +85,7 @@ class DatabaseThread:
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name=f"synergon-{name}", daemon=True)
         self._issued = IssuedIds(path)
-        self.connection = connect(path, lock_wait_seconds=lock_wait_seconds)
+        self.connection: sqlite3.Connection = connect(path, lock_wait_seconds=lock_wait_seconds, slow=slow)
 
     def start(self) -> None:
         """Start the thread."""
@@ -140,12 +146,13 @@ class DatabaseThread:
             job.result = job.work(transaction)
         except Exception as error:
             if self._escapes_text_from_now_on(error):
+                transaction.close()
                 raise _BadText from error
             self._fail([job], error)
 
     def _escapes_text_from_now_on(self, error: Exception) -> bool:
-        """Whether a statement failed because a text in its rows is not UTF-8, and will not fail again. From then on the
-        connection escapes such text, which costs time with each text."""
+        """Whether a statement failed because a text in its rows is not UTF-8, and can now be repeated. From now on the
+        connection escapes such texts, which makes the reading of every text slower."""
         if not is_undecodable(error) or self.connection.text_factory is escaped_text:
             return False
         self.connection.text_factory = escaped_text
@@ -197,8 +204,8 @@ class Reader(DatabaseThread):
 class Writer(DatabaseThread):
     """Writes in group commits."""
 
-    def __init__(self, path: Path, name: str, unreadable: UnreadableRows) -> None:
-        super().__init__(path, name, unreadable, lock_wait_seconds=0)  # `_begin` waits for the lock
+    def __init__(self, path: Path, name: str, unreadable: UnreadableRows, slow: SlowStatements | None = None) -> None:
+        super().__init__(path, name, unreadable, slow, lock_wait_seconds=0)  # `_begin` waits for the lock
 
     def _do_all(self, jobs: list[_Job[Any]]) -> None:
         try:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from synergon.errors import StoreUnavailable
 from synergon.model.process_identity import BOOT_ID
 from synergon.stores.columns import Form
 from synergon.stores.session import Touched
-from synergon.stores.sqlite.issued_ids import IssuedIds
 from synergon.stores.statements import statements
 from synergon.stores.typed_rows import Row, read_rows
 from synergon.stores.unreadable import BadText, UnreadableRows
@@ -27,10 +30,14 @@ OVER: Final = -1
 """The remaining microseconds of a lease that has ended."""
 
 
+DIGITS: Final = 19
+"""As many as the greatest id has."""
+
+
 def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """The number of columns in which the rows differ, and for each number of rows the statement that inserts them. The
-    values of the other columns are passed once for all rows, because passing values is most of the cost of an insert.
-    For a single row, plain VALUES are the fastest."""
+    """The statements that insert tasks in this form, each with its number of rows; and the number of columns in which
+    the rows of a statement differ. The values of the other columns are passed once for all rows, because passing values
+    is most of the cost of an insert. For a single row, plain VALUES are the fastest."""
     insert = SQL[f"insert_{form.name.lower()}"]
     before, _, behind = insert.partition("\n    id, run_at")
     own_columns = 2 + behind.count(",")
@@ -47,6 +54,57 @@ _INSERTS: Final = tuple(map(_inserts, Form))
 
 _columns: Final[dict[str, tuple[str, ...]]] = {}
 """The columns of statements, which are slow to read from a cursor."""
+
+
+class IssuedIds:
+    """The greatest id that a caller's own transaction has got, in a small file beside the database.
+
+    A caller that rolls back undoes the sequence in the database, too, and the ids that it was told would be assigned to
+    other tasks. This file remembers them: every process reads and writes it while it holds the write lock of the
+    database. It is not synced to the disk, so a power failure may lose the ids of transactions that were rolled back
+    just before.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._database = database.resolve()  # a link and its target share the file, as they share that of the log
+        self._path = self._database.with_name(f"{self._database.name}-ids")
+
+    def last(self) -> int:
+        """The greatest id; 0 if no caller's transaction has got one."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise self._trouble(error) from error
+        try:
+            number = os.read(descriptor, DIGITS)
+        except OSError as error:
+            raise self._trouble(error) from error
+        finally:
+            os.close(descriptor)
+        return int(number) if number.isdigit() else 0  # a power failure may leave zero bytes
+
+    def note(self, last_id: int) -> None:
+        """Remember that ids up to this one were assigned."""
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                with suppress(PermissionError):  # another user's file: that one has set its mode
+                    os.fchmod(descriptor, self._database.stat().st_mode & 0o777)  # as SQLite does for its files
+                os.pwrite(
+                    descriptor, b"%0*d\n" % (DIGITS, last_id), 0
+                )  # in place: a process that dies here leaves a number
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._path}, which keeps ids from being assigned twice, cannot be used ({error}); give this process the "
+            "right to read and write it"
+        )
 
 
 class Transaction:
@@ -74,7 +132,7 @@ class Transaction:
     def __init__(
         self, connection: sqlite3.Connection, issued: IssuedIds, unreadable: UnreadableRows | None = None
     ) -> None:
-        self.unreadable = unreadable or UnreadableRows()
+        self.unreadable: Final = unreadable or UnreadableRows()
         self._connection = connection
         self._issued: IssuedIds | None = issued
         """None as soon as it was read."""
@@ -89,7 +147,7 @@ class Transaction:
         each task, one task after the other."""
         self._pending = 0
         self._new_queues: set[str] = set()
-        self.touched = Touched()
+        self.touched: Touched = Touched()
 
     @property
     def now(self) -> int:
@@ -125,6 +183,11 @@ class Transaction:
         self._insert_tasks()
         if self._now is not None and self._connection.total_changes != self._changes:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
+
+    def close(self) -> None:
+        """Reset the last statement, which is in progress if reading its rows failed. Until then no transaction of the
+        connection can be committed."""
+        self._cursor.close()
 
     def _insert_tasks(self) -> None:
         tasks, self._new_tasks = self._new_tasks, {}

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from synergon.errors import StoreError
 from synergon.model.claims import ClaimRequest
 from synergon.stores.contention import RowHeld
-from synergon.stores.postgres.claim_fast import FastClaim, Run, in_order, queues_of, rejected_by
+from synergon.stores.postgres.claim_fast import FastClaim, in_order, queues_of, rejected_by
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import Transactions
 
 MAX_ROUNDS: Final = 8
 ROUNDS_BEFORE_BISECTION: Final = 3
@@ -30,10 +31,10 @@ MOST_REJECTIONS: Final = 64
 """How many statements of one claim may fail on locked rows before the claim stops bisecting."""
 
 
-async def claim_optimistically(run: Run, request: ClaimRequest) -> FastClaim:
+async def claim_optimistically(transactions: Transactions, request: ClaimRequest) -> FastClaim:
     """Claim the first ready tasks in claim order that other claims have not taken, at most as many as the request
     allows."""
-    contest = _OptimisticClaim(run, request)
+    contest = _OptimisticClaim(transactions, request)
     try:
         for number in range(MAX_ROUNDS):
             if await contest.took_all_candidates(halves=number >= ROUNDS_BEFORE_BISECTION):
@@ -51,11 +52,11 @@ async def claim_optimistically(run: Run, request: ClaimRequest) -> FastClaim:
 class _OptimisticClaim:
     """One claim, over several repetitions."""
 
-    def __init__(self, run: Run, request: ClaimRequest) -> None:
+    def __init__(self, transactions: Transactions, request: ClaimRequest) -> None:
         self.taken: list[Any] = []
         self.is_open: bool | None = True
         self.with_requirements: frozenset[str] = frozenset()
-        self._run = run
+        self._transactions = transactions
         self._request = request
         self._held: set[int] = set()
         self._rejections = 0
@@ -63,7 +64,7 @@ class _OptimisticClaim:
     async def took_all_candidates(self, *, halves: bool) -> bool:
         """Read candidates and claim them, once. False if other claims took some of them, so that more tasks may be
         ready."""
-        rows = await self._run(_read_candidates, self._remaining_request(), sorted(self._held))
+        rows = await self._transactions.statement(_read_candidates, self._remaining_request(), sorted(self._held))
         self.is_open, self.with_requirements = rows[0]["is_open"], frozenset(rows[0]["with_requirements"])
         ids = [row["id"] for row in rows if row["id"] is not None] if self.is_open else []
         before, rejections = len(self.taken), self._rejections
@@ -84,7 +85,7 @@ class _OptimisticClaim:
 
     async def _take(self, ids: Sequence[int], *, halves: bool) -> None:
         try:
-            self.taken += await self._run(_take, self._request, ids)
+            self.taken += await self._transactions.statement(_take, self._request, ids)
         except RowHeld:
             self._rejections += 1
             if halves:

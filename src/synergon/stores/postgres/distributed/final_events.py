@@ -18,8 +18,9 @@ from synergon.model.events import Event
 from synergon.model.lifecycle import State
 from synergon.model.record import EPOCH, from_datetime, to_datetime
 from synergon.stores.final_events import NOW, NUMBER, Floor, numbers_of, unreadable
-from synergon.stores.postgres.final_events import Run, event_of, pruned
+from synergon.stores.postgres.final_events import event_of, pruned
 from synergon.stores.postgres.session import Session
+from synergon.stores.postgres.transactions import Transactions
 
 MARGIN_SECONDS: Final = 60.0
 """How much longer the stretch is than the longest transaction, to allow for differences between clocks and for the time
@@ -37,9 +38,13 @@ class ClockFinalEvents:
     """Returns each event once, unless a commit takes longer than a call may. Late events are out of order."""
 
     def __init__(
-        self, run: Run, states: Collection[State], kinds: Collection[str] | None, stretch_seconds: float
+        self,
+        transactions: Transactions,
+        states: Collection[State],
+        kinds: Collection[str] | None,
+        stretch_seconds: float,
     ) -> None:
-        self._run = run
+        self._transactions = transactions
         self._states = sorted(states)
         self._kinds = None if kinds is None else sorted(kinds)
         self._stretch = timedelta(seconds=stretch_seconds)
@@ -51,15 +56,22 @@ class ClockFinalEvents:
 
     @classmethod
     async def open(
-        cls, run: Run, after: str | None, states: Collection[State], kinds: Collection[str] | None, call_seconds: float
+        cls,
+        transactions: Transactions,
+        after: str | None,
+        states: Collection[State],
+        kinds: Collection[str] | None,
+        call_seconds: float,
     ) -> ClockFinalEvents:
         """Open a reader that starts at the cursor less the stretch, because more events may have appeared there."""
-        reading = cls(run, states, kinds, call_seconds + MARGIN_SECONDS)
+        reading = cls(transactions, states, kinds, call_seconds + MARGIN_SECONDS)
         if after == NOW:
-            now = await run(_now)
+            now = await transactions.statement(_now)
             reading._position = (now, 0)
             reading._floor = Floor(from_datetime(now))
-            reading._given = dict.fromkeys(await run(_since, reading._states, now - reading._stretch, now))
+            reading._given = dict.fromkeys(
+                await transactions.statement(_since, reading._states, now - reading._stretch, now)
+            )
         elif after is not None:
             found = _CURSOR.fullmatch(after)
             if found is None:
@@ -71,12 +83,12 @@ class ClockFinalEvents:
 
     async def read(self, limit: int) -> list[Event]:
         """Read the next events. Raises EventsLost if an unread event was pruned."""
-        gone, rows = await self._run(_page, self._states, self._kinds, *self._position, limit)
+        gone, rows = await self._transactions.statement(_page, self._states, self._kinds, *self._position, limit)
         self._floor.check(gone, from_datetime(self._position[0]))
         late = await self._late(limit) if len(rows) < limit else []
         if rows:
             self._position = (rows[-1]["at"], rows[-1]["task_id"])
-        self._remember(late)  # some of which, of the very moment of the place, may be in both
+        self._remember(late)  # `rows` may contain some of them, if their moment is that of the position
         new = [row for row in rows if (row["task_id"], row["at"]) not in self._given]
         self._remember(new)
         return [event_of(row, self._cursor(row)) for row in late + new]
@@ -87,13 +99,17 @@ class ClockFinalEvents:
         is_long = time.monotonic() - self._full_read_at > FULL_READ_SECONDS
         back = self._stretch if is_long else timedelta(seconds=SHORT_SECONDS)
         since, until = max(self._position[0], EPOCH + back) - back, self._position[0]
-        missing = [key for key in await self._run(_since, self._states, since, until) if key not in self._given]
+        missing = [
+            key
+            for key in await self._transactions.statement(_since, self._states, since, until)
+            if key not in self._given
+        ]
         if is_long and len(missing) <= limit:
             self._full_read_at = time.monotonic()
         if not missing:
             return []
         wanted = sorted(missing, key=lambda key: key[1])[:limit]
-        return list(await self._run(_of, self._states, [task_id for task_id, _ in wanted]))
+        return list(await self._transactions.statement(_of, self._states, [task_id for task_id, _ in wanted]))
 
     def _remember(self, rows: list[Any]) -> None:
         for row in rows:

@@ -47,7 +47,7 @@ ORDER BY number, task_id
 LIMIT $8
 
 -- name: note_pruned
-INSERT INTO {schema}.pruned (state, kind, number) SELECT $1, * FROM unnest($2::text[], $3::bigint[])
+INSERT INTO {schema}.pruned (state, kind, number) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
 ON CONFLICT (state, kind) DO UPDATE SET number = greatest(pruned.number, excluded.number)
 
 -- name: pruned

@@ -17,10 +17,15 @@ WHERE id = $1
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
+-- By the clock at this moment: a renewal may commit between the start of this transaction and its snapshot, and its
+-- lease would be longer than a lease can be.
 SELECT id, name, process, kinds, queues, concurrency, version, address, registered_at, cordoned_at,
-    published, extract(epoch FROM leased_until - now())::float8 AS lease_remaining,
-    extract(epoch FROM now() - published_at)::float8 AS published_ago
+    published, extract(epoch FROM leased_until - clock_timestamp())::float8 AS lease_remaining,
+    extract(epoch FROM clock_timestamp() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
+
+-- name: node_names
+SELECT id, name, process FROM {schema}.node WHERE id = ANY ($1)
 
 -- name: runners
 -- The nodes with a live lease that run a kind and serve a queue.
@@ -39,7 +44,7 @@ SELECT EXISTS (SELECT 1 FROM {schema}.node WHERE leased_until <= now() OR id = A
 
 -- name: dead_lock_targets
 -- The key queues and groups of tasks of dead nodes. The caller locks them next.
-SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task
 WHERE state = 'running' AND (
     node_id IN (SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1))
     OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)

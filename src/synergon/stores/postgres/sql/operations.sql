@@ -1,18 +1,23 @@
 -- name: lock_targets
 -- The key queues and groups of these tasks, live or final. The caller locks them next.
-SELECT kind, limit_key, group_id, after_group FROM {schema}.task WHERE id = ANY ($1)
-UNION
-SELECT kind, limit_key, group_id, NULL FROM {schema}.history WHERE id = ANY ($1)
+SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task WHERE id = ANY ($1)
+UNION ALL
+SELECT id, kind, limit_key, group_id, false FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: prune
--- If the history was restored from another server, its transaction numbers may exceed this server's count. Such a
+-- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept. If the history was restored from another server, its transaction numbers may exceed this server's count. Such a
 -- number is not comparable with later transactions, and is returned as 0.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
-    WHERE state = $1 AND state <> 'succeeded' AND finished_at < now() - $2::bigint * interval '1 microsecond'
+    WHERE state = $1 AND state <> 'succeeded' AND keep_for IS NULL
+        AND finished_at < now() - $2::bigint * interval '1 microsecond'
+        AND group_id IS NULL AND NOT EXISTS (
+            SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
+            WHERE dependency.needs_id = history.id
+        )
     ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ))
-RETURNING queue, kind, CASE
+RETURNING id, queue, kind, state, has_dependencies, CASE
     WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
 END AS ended_no
 
@@ -26,19 +31,34 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
         (
-            SELECT id FROM {schema}.history WHERE reason IS NULL AND finished_at <= now()
+            SELECT id FROM {schema}.history
+            WHERE reason IS NULL AND keep_for IS NULL AND finished_at <= now() AND group_id IS NULL
+                AND NOT EXISTS (
+                    SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
+                    WHERE dependency.needs_id = history.id
+                )
             ORDER BY ended_in, id LIMIT 4 * $2
         )
         UNION ALL
         (
             SELECT id FROM {schema}.history
-            WHERE reason IS NULL AND ended_in > pg_snapshot_xmax(pg_current_snapshot())
+            WHERE reason IS NULL AND keep_for IS NULL AND ended_in > pg_snapshot_xmax(pg_current_snapshot()) AND group_id IS NULL
+                AND NOT EXISTS (
+                    SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
+                    WHERE dependency.needs_id = history.id
+                )
             ORDER BY ended_in, id LIMIT $2
         )
     ))
     LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
-RETURNING queue, kind, CASE
+RETURNING id, queue, kind, state, has_dependencies, CASE
+    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
+END AS ended_no
+
+-- name: prune_tasks_of_groups
+DELETE FROM {schema}.history WHERE group_id = ANY ($1)
+RETURNING id, queue, kind, state, has_dependencies, CASE
     WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
 END AS ended_no
 
@@ -60,11 +80,23 @@ SET LOCAL enable_seqscan = on
 -- Lets the planner use the parameters: filters differ from call to call, and the best plan depends on them.
 SET LOCAL plan_cache_mode = auto
 
--- name: counts
+-- name: live_counts
 SELECT queue, kind, state, count(*) AS count FROM {schema}.task GROUP BY queue, kind, state
-UNION ALL
-SELECT queue, kind, state, sum(least(count, 1000000000000000))::bigint FROM {schema}.tally
+
+-- name: first_counts
+SELECT queue, kind, state, count(*) AS count FROM (SELECT queue, kind, state FROM {schema}.task LIMIT $1) AS first
+GROUP BY queue, kind, state
+
+-- name: final_counts
+SELECT queue, kind, state, sum(least(count, 1000000000000000))::bigint AS count FROM {schema}.tally
 GROUP BY queue, kind, state HAVING sum(count) <> 0
+
+-- name: stored_counts
+SELECT counted_at, numbers FROM {schema}.live_count
+
+-- name: store_counts
+INSERT INTO {schema}.live_count (one, counted_at, numbers) VALUES (1, $1, $2)
+ON CONFLICT (one) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
 
 -- name: live_records
 -- The code appends the conditions.
@@ -80,9 +112,92 @@ FROM (SELECT * FROM {schema}.task WHERE id < $1::bigint ORDER BY id DESC LIMIT 1
 -- The code appends the conditions.
 SELECT {final_record} FROM {schema}.history
 
+-- name: ended_records
+-- The code appends the conditions. `number` is the position in the order of ends.
+SELECT {final_record}, ended_in::text::bigint AS number FROM {schema}.history
+
+-- name: live_positions
+-- The code names the key and appends the conditions.
+SELECT {key} AS key, id FROM {schema}.task
+
+-- name: final_positions
+SELECT {key} AS key, id FROM {schema}.history
+
 -- name: get_live
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: get_final
 SELECT {final_record} FROM {schema}.history WHERE id = ANY ($1)
+
+-- name: keeps
+-- The different values, each found by one step in the index.
+WITH RECURSIVE found AS (
+    SELECT min(keep_for) AS keep_for FROM {schema}.history WHERE keep_for IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(history.keep_for) FROM {schema}.history AS history WHERE history.keep_for > found.keep_for) FROM found
+    WHERE found.keep_for IS NOT NULL
+)
+SELECT keep_for FROM found WHERE keep_for IS NOT NULL
+
+-- name: prune_kept
+DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.history
+    WHERE keep_for = $1 AND finished_at < now() - $1::bigint * interval '1 microsecond'
+        AND group_id IS NULL AND NOT EXISTS (
+            SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
+            WHERE dependency.needs_id = history.id
+        )
+    ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING id, queue, kind, state, has_dependencies, CASE
+    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
+END AS ended_no
+
+-- name: oldest_ready
+-- A loose index scan, which jumps from one ready group to the next; of each, the next task with the highest priority and
+-- the next one with the lowest.
+WITH RECURSIVE ready_group AS (
+    (
+        SELECT kind, queue, requirements FROM {schema}.task
+        WHERE state = 'ready' ORDER BY kind, queue, requirements LIMIT 1
+    )
+    UNION ALL
+    SELECT following.* FROM ready_group CROSS JOIN LATERAL (
+        SELECT task.kind, task.queue, task.requirements FROM {schema}.task
+        WHERE task.state = 'ready'
+            AND (task.kind, task.queue, task.requirements) > (ready_group.kind, ready_group.queue, ready_group.requirements)
+        ORDER BY task.kind, task.queue, task.requirements LIMIT 1
+    ) AS following
+)
+SELECT ready_group.queue, ready_group.kind, min(least(first.run_at, last.run_at)) AS due_at
+FROM ready_group
+CROSS JOIN LATERAL (
+    SELECT task.run_at FROM {schema}.task
+    WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue
+        AND task.requirements = ready_group.requirements
+    ORDER BY task.priority DESC, task.fair_tag, task.id LIMIT 1
+) AS first
+CROSS JOIN LATERAL (
+    SELECT task.priority FROM {schema}.task
+    WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue
+        AND task.requirements = ready_group.requirements
+    ORDER BY task.priority, task.fair_tag DESC, task.id DESC LIMIT 1
+) AS lowest
+CROSS JOIN LATERAL (
+    SELECT task.run_at FROM {schema}.task
+    WHERE task.state = 'ready' AND task.kind = ready_group.kind AND task.queue = ready_group.queue
+        AND task.requirements = ready_group.requirements AND task.priority = lowest.priority
+    ORDER BY task.fair_tag, task.id LIMIT 1
+) AS last
+GROUP BY ready_group.queue, ready_group.kind
+
+-- name: failures
+SELECT kind, count(*) AS count FROM (
+    SELECT kind FROM {schema}.history
+    WHERE state = 'failed' AND state <> 'succeeded' AND finished_at >= now() - $1::bigint * interval '1 microsecond'
+    ORDER BY finished_at DESC LIMIT $2
+) AS latest GROUP BY kind
+
+-- name: overdue
+SELECT count(*) FROM {schema}.task WHERE state = 'running' AND overdue

@@ -1,16 +1,19 @@
 -- name: add_action
-INSERT INTO {schema}.audit_log (verb, subject, value, who, node_id, requested_at, done_at, outcome)
-VALUES ($1, $2, $3, $4, $5, now(), CASE WHEN $6::text IS NOT NULL THEN now() END, $6)
-RETURNING id, verb, subject, value, who, requested_at, done_at, outcome
+INSERT INTO {schema}.audit_log (verb, subject, value, who, node_id, requested_at, done_at, outcome, node_name)
+VALUES ($1, $2, $3, $4, $5, now(), CASE WHEN $6::text IS NOT NULL THEN now() END, $6, $7)
+RETURNING id, verb, subject, value, who, node_name, requested_at, done_at, outcome
+
+-- name: may_add_action
+SELECT has_table_privilege('{schema}.audit_log', 'INSERT')
 
 -- name: set_outcome
 UPDATE {schema}.audit_log SET done_at = now(), outcome = $2 WHERE id = $1 AND done_at IS NULL
 
 -- name: latest_actions
-SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM {schema}.audit_log ORDER BY id DESC LIMIT $1
+SELECT id, verb, subject, value, who, node_name, requested_at, done_at, outcome FROM {schema}.audit_log ORDER BY id DESC LIMIT $1
 
 -- name: open_actions
-SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM {schema}.audit_log
+SELECT id, verb, subject, value, who, node_name, requested_at, done_at, outcome FROM {schema}.audit_log
 WHERE node_id = $1 AND done_at IS NULL ORDER BY id LIMIT $2
 
 -- name: lock_lease

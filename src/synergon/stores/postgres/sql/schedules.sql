@@ -5,7 +5,7 @@ ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
 SELECT {ScheduleRow} FROM {schema}.schedule
-WHERE due_at <= $1 AND (NOT is_declared OR name = ANY ($2)) ORDER BY due_at, name LIMIT $3 FOR UPDATE SKIP LOCKED
+WHERE due_at <= $1 AND (NOT is_declared OR name = ANY ($2)) ORDER BY due_at, name LIMIT $3 FOR UPDATE {skip locked}
 
 -- name: schedules_named
 SELECT {ScheduleRow} FROM {schema}.schedule WHERE name = ANY ($1) ORDER BY name FOR UPDATE

@@ -33,9 +33,10 @@ ON CONFLICT (queue, kind, state, shard) DO UPDATE SET count = least(tally.count,
 -- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
 UPDATE {schema}.task
 SET state = CASE
-        WHEN $2::bigint > 0 THEN 'scheduled' WHEN limit_key IS NOT NULL OR $4::text IS NOT NULL THEN 'waiting' ELSE 'ready'
+        WHEN $2::bigint > 0 THEN 'scheduled'
+        WHEN $4::text IS NOT NULL OR (limit_key IS NOT NULL AND NOT $6::boolean) THEN 'waiting' ELSE 'ready'
     END,
-    limit_key = coalesce($4, limit_key), holds = NULL, slot = NULL,
+    limit_key = CASE WHEN $6::boolean THEN NULL ELSE coalesce($4, limit_key) END, holds = NULL, slot = NULL, batch_id = NULL,
     run_at = CASE WHEN $2::bigint IS NULL THEN run_at ELSE now() + $2::bigint * interval '1 microsecond' END,
     node_id = NULL, overdue = false, extended_by = NULL, finished_no = CASE WHEN $3 THEN claim_no ELSE finished_no END,
     protected_until = CASE
@@ -46,14 +47,21 @@ RETURNING state
 
 -- name: charge
 UPDATE {schema}.task
-SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = least(crashes, 2147483646) + $4
+SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = least(crashes, 2147483646) + $4,
+    ended_attempts = coalesce($5, ended_attempts)
 WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_server_failures
+UPDATE {schema}.task SET server_failures = $2 WHERE id = $1 AND state || '' = 'running'
 
 -- name: set_owner_deaths
 UPDATE {schema}.task SET owner_deaths = $2 WHERE id = $1 AND state || '' = 'running'
 
 -- name: set_errors
 UPDATE {schema}.task SET errors = $2 WHERE id = $1
+
+-- name: set_ended_attempts
+UPDATE {schema}.task SET ended_attempts = $2 WHERE id = $1
 
 -- name: set_requirements
 UPDATE {schema}.task SET requirements = $2 WHERE id = $1
@@ -79,14 +87,14 @@ UPDATE {schema}.history SET meta = $2 WHERE id = $1
 DELETE FROM {schema}.task WHERE id = $1 AND state <> 'running'
 
 -- name: delete_final
-DELETE FROM {schema}.history WHERE id = $1
+DELETE FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: revive
 INSERT INTO {schema}.task ({kept}, finished_no, state, run_at)
 SELECT {kept}, finished_no, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, now()
-FROM {schema}.history WHERE id = $1
+FROM {schema}.history WHERE id = ANY ($1) ORDER BY id
 ON CONFLICT DO NOTHING
-RETURNING state
+RETURNING id, state
 
 -- name: key_holder
 SELECT {KeyHolder} FROM {schema}.task WHERE kind = $1 AND key = $2 FOR UPDATE
@@ -102,16 +110,17 @@ ORDER BY id FOR UPDATE
 UPDATE {schema}.task
 SET run_at = due,
     state = CASE WHEN due > clock.now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END,
-    reserved_by = NULL, reserved_until = NULL
+    fair_tag = CASE WHEN due > clock.now THEN 0 ELSE fair_tag END, reserved_by = NULL, reserved_until = NULL
 FROM (
     SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT now() AS now) AS moment
 ) AS clock
-WHERE id = $1 AND state IN ('scheduled', 'ready')
+WHERE id = $1 AND state IN ('scheduled', 'ready') AND NOT is_dependent
 RETURNING {ChangedTask}
 
 -- name: set_priority
-UPDATE {schema}.task SET priority = $2 WHERE id = $1 AND state <> 'running' AND NOT is_command
+UPDATE {schema}.task SET priority = $2, fair_tag = CASE WHEN priority = $2 THEN fair_tag ELSE 0 END
+WHERE id = $1 AND state <> 'running' AND NOT is_command
 RETURNING {ChangedTask}
 
 -- name: expired
@@ -122,7 +131,7 @@ ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
 -- name: make_due_ready
 UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
-    SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now()
+    SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now() AND NOT is_dependent
     ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
 ))
 RETURNING {ChangedTask}
@@ -131,6 +140,7 @@ RETURNING {ChangedTask}
 SELECT ceil(extract(epoch FROM least(
     (SELECT min(run_at) FROM {schema}.task WHERE state = 'scheduled'),
     (SELECT min(expires_at) FROM {schema}.task WHERE expires_at IS NOT NULL AND state <> 'running'),
+    (SELECT min(due_at) FROM {schema}.batch_alarm),
     (SELECT min(backs_off_until) FROM {schema}.server WHERE backs_off_until > now())
 ) - now()) * 1000000)::bigint
 
@@ -139,4 +149,4 @@ SELECT {LiveTask} FROM {schema}.task
 WHERE state = 'running' AND (
     node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
 )
-ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+ORDER BY id LIMIT $2 FOR UPDATE {skip locked}

@@ -73,13 +73,13 @@ RETURNING id
 
 -- name: insert_bound
 -- A longer statement than `insert_plain`, for tasks that have a limit key ($1 is the first state of such a task),
--- belong to a group, wait for a group, are for a certain server, or have a key. A task whose key a live task holds is
--- not inserted.
+-- belong to a group, have dependencies, are for a certain server, or have a key. A task whose key is taken, by a live
+-- task or by a hold, is not inserted.
 INSERT INTO {schema}.task ({bound}, state, run_at, enqueued_at, expires_at, tags)
 SELECT
     {bound},
     CASE
-        WHEN after_group IS NOT NULL THEN 'waiting'
+        WHEN is_dependent THEN 'waiting'
         WHEN due > clock.now THEN 'scheduled'
         WHEN limit_key IS NOT NULL THEN $1
         ELSE 'ready'
@@ -89,8 +89,13 @@ SELECT
 FROM (SELECT statement_timestamp() AS now) AS clock
 CROSS JOIN {new}
 CROSS JOIN LATERAL (
-    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due
+    SELECT coalesce(run_at, clock.now + delay * interval '1 microsecond', clock.now) AS due,
+        kind AS new_kind, key AS new_key
 ) AS moment
+WHERE new_key IS NULL OR NOT EXISTS (
+    SELECT 1 FROM {schema}.key_hold AS hold
+    WHERE hold.kind = new_kind AND hold.key = new_key AND hold.until > clock.now
+)
 ORDER BY position
 ON CONFLICT (kind, key) WHERE key IS NOT NULL DO NOTHING
 RETURNING id, state
@@ -102,13 +107,14 @@ INSERT INTO {schema}.queue (name) SELECT DISTINCT unnest($1::text[]) ON CONFLICT
 SELECT name FROM {schema}.lock_row WHERE name = 'keys' FOR UPDATE
 
 -- name: replace
--- $6: whether the new task waits for a group. $7: its state if it waits for none and is due.
+-- $6: whether the new task waits for dependencies. $7: its state if it waits for none and is due.
 UPDATE {schema}.task
 SET {replaced.assigned from $8}, enqueued_at = clock.now, run_at = clock.due,
     state = CASE WHEN $6 THEN 'waiting' WHEN clock.due > clock.now THEN 'scheduled' ELSE $7 END,
     expires_at = clock.now + $4::bigint * interval '1 microsecond', tags = $5,
     reserved_by = NULL, reserved_until = NULL, protected_until = NULL,
-    attempts = 0, crashes = 0, owner_deaths = 0, errors = NULL, progress = NULL, server = NULL
+    attempts = 0, crashes = 0, owner_deaths = 0, server_failures = 0, errors = NULL, ended_attempts = NULL, progress = NULL,
+    server = NULL
 FROM (
     SELECT now, coalesce($2::timestamptz, now + $3::bigint * interval '1 microsecond', now) AS due
     FROM (SELECT statement_timestamp() AS now) AS moment
@@ -137,12 +143,12 @@ with_requirements AS MATERIALIZED (
     SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
-    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
+    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, found.fair_tag, ready_group.count
     FROM ready_group CROSS JOIN LATERAL (
-        SELECT id, priority FROM {schema}.task
+        SELECT id, priority, fair_tag FROM {schema}.task
         WHERE state = 'ready' AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now())
-        ORDER BY priority DESC, id
+        ORDER BY priority DESC, fair_tag, id
         LIMIT least(ready_group.count, $4)
         FOR UPDATE SKIP LOCKED
     ) AS found
@@ -150,11 +156,13 @@ candidate AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS row_no
+        SELECT
+            id, priority, fair_tag, rank, count,
+            row_number() OVER (PARTITION BY kind ORDER BY priority DESC, fair_tag, id) AS row_no
         FROM candidate
     ) AS ranked
     WHERE row_no <= count
-    ORDER BY priority DESC, rank, id
+    ORDER BY priority DESC, rank, fair_tag, id
     LIMIT $4
 ),
 lease AS MATERIALIZED (
@@ -167,7 +175,8 @@ claimed AS (
     WHERE id = ANY (ARRAY(SELECT id FROM picked)) AND state || '' = 'ready'
         AND EXISTS (SELECT 1 FROM lease WHERE is_open)
     RETURNING {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
-        greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
+        greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for,
+        greatest(date_part('epoch', now() - run_at) * 1000000, 0)::bigint AS waited, fair_tag, priority
 )
 SELECT (SELECT is_open FROM lease) AS is_open, ARRAY(SELECT kind FROM with_requirements) AS with_requirements, claimed.*
 FROM (SELECT 1) AS always LEFT JOIN claimed ON true
@@ -182,15 +191,15 @@ SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, atte
 WHERE state || '' = 'ready' AND id = ANY (ARRAY(
     SELECT found.id
     FROM {schema}.queue CROSS JOIN LATERAL (
-        SELECT id, priority FROM {schema}.task
+        SELECT id, priority, fair_tag FROM {schema}.task
         WHERE state = 'ready' AND kind = $2 AND queue = queue.name AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now())
-        ORDER BY priority DESC, id
+        ORDER BY priority DESC, fair_tag, id
         LIMIT $3
         FOR UPDATE SKIP LOCKED
     ) AS found
     WHERE queue.paused_at IS NULL AND ($4::text[] IS NULL OR queue.name = ANY ($4))
-    ORDER BY found.priority DESC, found.id
+    ORDER BY found.priority DESC, found.fair_tag, found.id
     LIMIT $3
 ))
 AND EXISTS (
@@ -205,60 +214,24 @@ AND NOT EXISTS (
 )
 RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
-        AS protected_for, priority
-
--- name: claim_more
--- `claim` for when more tasks are ready than requested, and each kind may supply all of them. Without a CTE and without
--- counting, which saves a seventh of the time. Returns nothing if the lease has ended, the node is cordoned, or ready
--- tasks have requirements of their own; `claim` reports which.
-UPDATE {schema}.task
-SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
-    started_at = greatest(now(), enqueued_at), overdue = false, reserved_by = NULL, reserved_until = NULL
-WHERE state || '' = 'ready' AND id = ANY (ARRAY(
-    SELECT found.id
-    FROM unnest($2::text[], $3::integer[]) AS kind_request (kind, rank)
-    CROSS JOIN {schema}.queue
-    CROSS JOIN LATERAL (
-        SELECT id, priority FROM {schema}.task
-        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements = ''
-            AND (expires_at IS NULL OR expires_at > now())
-        ORDER BY priority DESC, id
-        LIMIT $4
-        FOR UPDATE SKIP LOCKED
-    ) AS found
-    WHERE queue.paused_at IS NULL AND ($5::text[] IS NULL OR queue.name = ANY ($5))
-    ORDER BY found.priority DESC, kind_request.rank, found.id
-    LIMIT $4
-))
-AND EXISTS (
-    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
-)
-AND NOT EXISTS (
-    SELECT 1 FROM unnest($2) AS kind_request (kind) CROSS JOIN {schema}.queue CROSS JOIN LATERAL (
-        SELECT 1 FROM {schema}.task
-        WHERE state = 'ready' AND kind = kind_request.kind AND queue = queue.name AND requirements > '' LIMIT 1
-    ) AS with_requirements
-    WHERE queue.paused_at IS NULL AND ($5 IS NULL OR queue.name = ANY ($5))
-)
-RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
-    CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
-        AS protected_for, priority
+        AS protected_for,
+        greatest(date_part('epoch', now() - run_at) * 1000000, 0)::bigint AS waited, fair_tag, priority
 
 -- name: running_lock_targets
-SELECT id, kind, limit_key, group_id FROM {schema}.task WHERE id = ANY ($1)
+SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task WHERE id = ANY ($1)
 
 -- name: succeed
--- Applies plain successes: tasks that run under these claims, without a cancel request, group or key queue, on a
--- healthy server or none. The ids are sorted, and the index is read in that order, so rows are locked by ascending id.
+-- Applies plain successes: tasks that run under these claims, without a cancel request, group, key queue or dependents,
+-- on a healthy server or none. The ids are sorted, and the index is read in that order, so rows are locked by ascending id.
 -- The rows of `tally` are locked in order, too. $2 and $3: claim numbers and results, one for each task or one for all.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'
         AND claim_no = ($2::bigint[])[CASE WHEN cardinality($2) = 1 THEN 1 ELSE width_bucket(id, $1::bigint[]) END]
-        AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL
+        AND NOT cancel_requested AND limit_key IS NULL AND group_id IS NULL AND NOT has_dependents
         AND (slot IS NULL OR NOT EXISTS (
             SELECT 1 FROM {schema}.server WHERE server.provider = task.provider AND server.address = task.server
-                AND (failures > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL)
+                AND (failures > 0 OR recent > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL)
         ))
     RETURNING {carried}
 ),
@@ -285,12 +258,16 @@ WHERE state = 'running' AND node_id = $1 AND (cancel_requested OR extended_by IS
 -- name: due_lock_targets
 -- The key queues and groups of tasks that are due or have expired. The caller locks them next.
 SELECT * FROM (
-    SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+    SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task
     WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
 ) AS due
 WHERE limit_key IS NOT NULL
 UNION
 SELECT * FROM (
-    SELECT kind, limit_key, group_id, after_group FROM {schema}.task
+    SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task
     WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= now() ORDER BY expires_at LIMIT $1
 ) AS expired
+UNION
+SELECT 0::bigint, kind, limit_key, NULL::bigint, false FROM (
+    SELECT kind, limit_key FROM {schema}.batch_alarm WHERE due_at <= now() ORDER BY due_at LIMIT $1
+) AS alarm

@@ -26,16 +26,17 @@ SELECT queue, requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: ready
 -- For the fast path of the claim: the first tasks of a ready group, with all columns of a claim.
-SELECT {claim}, protected_until, priority FROM synergon_task
+SELECT {claim}, protected_until, run_at, fair_tag, priority FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY priority DESC, id
+ORDER BY priority DESC, fair_tag, id
 LIMIT ?
 
 -- name: first_ready
-SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
+SELECT id, priority, fair_tag, kind, queue, requirements, target, server, attempts, server_failures, run_at, reserved_by, reserved_until,
+    units
 FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY priority DESC, id
+ORDER BY priority DESC, fair_tag, id
 LIMIT ?
 
 -- name: wanted_servers
@@ -58,7 +59,8 @@ UNION ALL
 SELECT target FROM wanted WHERE target IS NOT NULL
 
 -- name: ready_commands
-SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
+SELECT id, priority, fair_tag, kind, queue, requirements, target, server, attempts, server_failures, run_at, reserved_by, reserved_until,
+    units
 FROM synergon_task
 WHERE is_command = 1 AND state = 'ready' AND kind = ? AND target IS ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY id
@@ -66,7 +68,8 @@ LIMIT ?
 
 -- name: ready_among
 -- The tasks of a list that are ready, in queues that are not paused.
-SELECT id, priority, kind, queue, requirements, target, server, attempts, run_at, reserved_by, reserved_until
+SELECT id, priority, fair_tag, kind, queue, requirements, target, server, attempts, server_failures, run_at, reserved_by, reserved_until,
+    units
 FROM synergon_task
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at IS NULL OR expires_at > ?)
     AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
@@ -78,9 +81,10 @@ SET state = 'running', claim_no = min(claim_no, 4611686018427387903) + 1, attemp
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
--- name: limit_values
+-- name: shared_limits
 -- The limits of which running tasks hold permits. Key queues have no permits, so their limits are left out.
-SELECT name, value FROM synergon_limit WHERE value IS NOT NULL AND substr(name, 1, 4) <> 'key:'
+SELECT name, value, per, starts, burst, by_units, next_at, batch_size, batch_wait FROM synergon_limit
+WHERE (value IS NOT NULL OR per IS NOT NULL) AND substr(name, 1, 4) <> 'key:'
 
 -- name: running_permits
 -- If `slot` is NULL, `server` is the server of the last attempt, and the task holds no permit of it.
@@ -102,7 +106,24 @@ FROM (
 ) AS taken
 WHERE synergon_task.id = taken.id AND synergon_task.state = 'ready'
 RETURNING {claim}, iif(slot IS NULL, NULL, server) AS server, slot,
-    max(coalesce(protected_until, 0) - :now, 0) AS protected_for
+    max(coalesce(protected_until, 0) - :now, 0) AS protected_for, max(:now - run_at, 0) AS waited
+
+-- name: lead_batch
+UPDATE synergon_task SET batch_id = :id WHERE id = :id AND state = 'running'
+
+-- name: take_members
+UPDATE synergon_task
+SET state = 'running', claim_no = min(claim_no, 4611686018427387903) + 1, attempts = min(attempts, 2147483646) + 1, node_id = :node_id, started_at = :now,
+    overdue = 0, batch_id = :leader
+WHERE id IN (
+    SELECT id FROM synergon_task
+    WHERE kind = :kind AND limit_key = :limit_key AND is_dependent = 0 AND state = 'waiting'
+        AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
+        AND queue = :queue AND requirements = :requirements AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY priority DESC, id LIMIT :count
+)
+RETURNING {claim}, NULL AS server, NULL AS slot, max(coalesce(protected_until, 0) - :now, 0) AS protected_for,
+    max(:now - run_at, 0) AS waited
 
 -- name: reservation
 SELECT reserved_by, reserved_until FROM synergon_task WHERE id = ?
@@ -114,10 +135,10 @@ UPDATE synergon_task SET reserved_by = ?, reserved_until = ? WHERE id = ? AND st
 UPDATE synergon_task SET reserved_by = NULL, reserved_until = NULL WHERE id = ? AND reserved_by = ?
 
 -- name: position
-SELECT kind, state, priority, limit_key, after_group FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
+SELECT kind, state, priority, fair_tag, limit_key, is_dependent FROM synergon_task WHERE id = ? AND state IN ('ready', 'waiting')
 
 -- name: ahead_in_ready_group
--- How many tasks of a ready group precede this position. Each of the two counts stops at the limit.
+-- How many tasks of a ready group precede this position. Each of the three counts stops at the limit.
 SELECT
     (
         SELECT count(*) FROM (
@@ -129,7 +150,14 @@ SELECT
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
             WHERE state = 'ready' AND kind = :kind AND queue = :queue AND requirements = :requirements AND priority = :priority
-                AND id < :id
+                AND fair_tag < :fair_tag
+            LIMIT :limit
+        )
+    ) + (
+        SELECT count(*) FROM (
+            SELECT 1 FROM synergon_task
+            WHERE state = 'ready' AND kind = :kind AND queue = :queue AND requirements = :requirements AND priority = :priority
+                AND fair_tag = :fair_tag AND id < :id
             LIMIT :limit
         )
     )
@@ -140,14 +168,14 @@ SELECT
     (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND is_dependent = 0
                 AND priority > :priority
             LIMIT :limit
         )
     ) + (
         SELECT count(*) FROM (
             SELECT 1 FROM synergon_task
-            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND after_group IS NULL
+            WHERE kind = :kind AND state = :state AND limit_key = :limit_key AND is_dependent = 0
                 AND priority = :priority AND id < :id
             LIMIT :limit
         )
@@ -157,10 +185,10 @@ SELECT
 -- How many waiting tasks of a kind precede this position, in key queues or waiting for groups.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
-    WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND after_group IS NULL
+    WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND is_dependent = 0
         AND (priority > :priority OR (priority = :priority AND id < :id))
     UNION ALL
     SELECT 1 FROM synergon_task
-    WHERE kind = :kind AND after_group IS NOT NULL AND (priority > :priority OR (priority = :priority AND id < :id))
+    WHERE kind = :kind AND is_dependent = 1 AND (priority > :priority OR (priority = :priority AND id < :id))
     LIMIT :limit
 )

@@ -2,15 +2,28 @@
 SELECT declared FROM synergon_limit WHERE name = ?
 
 -- name: declare_limit
-INSERT INTO synergon_limit (name, declared, value, every, burst) VALUES (?, ?, ?, ?, ?)
+INSERT INTO synergon_limit (name, declared, value, per, starts, burst, by_units, batch_size, batch_wait)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
-SET declared = excluded.declared, value = excluded.value, every = excluded.every, burst = excluded.burst
+SET declared = excluded.declared, value = excluded.value, per = excluded.per,
+    starts = excluded.starts, burst = excluded.burst, by_units = excluded.by_units,
+    batch_size = excluded.batch_size, batch_wait = excluded.batch_wait
 
 -- name: set_limit
-UPDATE synergon_limit SET value = ? WHERE name = ?
+UPDATE synergon_limit SET value = ? WHERE name = ? AND batch_size IS NULL
+
+-- name: set_rate
+-- A start that the old rate permits much later is permitted at `latest`.
+UPDATE synergon_limit
+SET per = :per, starts = :starts, burst = :burst, by_units = :by_units,
+    next_at = iif(next_at > :latest, :latest, next_at)
+WHERE name = :name AND batch_size IS NULL
+
+-- name: set_limit_start
+UPDATE synergon_limit SET next_at = ? WHERE name = ?
 
 -- name: limits
-SELECT name, value, every, burst FROM synergon_limit ORDER BY name
+SELECT name, value, per, starts, burst, by_units, next_at, batch_size, batch_wait FROM synergon_limit ORDER BY name
 
 -- name: held_permits
 SELECT holds AS limits, iif(slot IS NULL, NULL, server) AS address, count(*) AS count FROM synergon_task
@@ -18,4 +31,4 @@ WHERE holds IS NOT NULL GROUP BY holds, address
 
 -- name: key_queue_totals
 SELECT kind, state, count(*) AS count FROM synergon_task
-WHERE limit_key IS NOT NULL AND after_group IS NULL AND state IN ('running', 'waiting') GROUP BY kind, state
+WHERE limit_key IS NOT NULL AND is_dependent = 0 AND state IN ('running', 'waiting') GROUP BY kind, state

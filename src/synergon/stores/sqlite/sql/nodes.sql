@@ -42,6 +42,9 @@ SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = ?
 -- name: leases
 SELECT id, leased_until, lease, boot_id FROM synergon_node
 
+-- name: node_names
+SELECT id, name, process FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: runners
 -- The nodes that run a kind and serve a queue, with their leases.
 SELECT id, leased_until, lease, boot_id FROM synergon_node

@@ -1,15 +1,15 @@
 -- name: add_action
-INSERT INTO synergon_order (id, verb, subject, value, who, node_id, requested_at, done_at, outcome)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO synergon_order (id, verb, subject, value, who, node_name, node_id, requested_at, done_at, outcome)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: set_outcome
 UPDATE synergon_order SET done_at = ?, outcome = ? WHERE id = ? AND done_at IS NULL
 
 -- name: latest_actions
-SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM synergon_order ORDER BY id DESC LIMIT ?
+SELECT id, verb, subject, value, who, node_name, requested_at, done_at, outcome FROM synergon_order ORDER BY id DESC LIMIT ?
 
 -- name: open_actions
-SELECT id, verb, subject, value, who, requested_at, done_at, outcome FROM synergon_order
+SELECT id, verb, subject, value, who, node_name, requested_at, done_at, outcome FROM synergon_order
 WHERE node_id = ? AND done_at IS NULL ORDER BY id LIMIT ?
 
 -- name: prune_audit

@@ -22,9 +22,10 @@ WHERE name = ? AND next_at IS ?
 -- name: delete_schedule
 DELETE FROM synergon_schedule WHERE name = ?
 
--- name: next_schedule
-SELECT due_at FROM synergon_schedule
-WHERE due_at IS NOT NULL AND (is_declared = 0 OR name IN (SELECT value FROM json_each(?))) ORDER BY due_at LIMIT 1
+-- Several, because a row whose name is not UTF-8 is left out.
+-- name: next_schedules
+SELECT name, due_at FROM synergon_schedule
+WHERE due_at IS NOT NULL AND (is_declared = 0 OR name IN (SELECT value FROM json_each(?))) ORDER BY due_at LIMIT 100
 
 -- name: live_of
 SELECT id FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))

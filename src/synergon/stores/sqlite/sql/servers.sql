@@ -2,10 +2,14 @@
 SELECT declared FROM synergon_provider WHERE name = ?
 
 -- name: declare_provider
-INSERT INTO synergon_provider (name, declared, backoff_after, backoff_first, backoff_cap) VALUES (?, ?, ?, ?, ?)
+INSERT INTO synergon_provider (
+    name, declared, backoff_after, backoff_first, backoff_cap, failure_most, failure_window, probe_timeout
+)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE
 SET declared = excluded.declared, backoff_after = excluded.backoff_after, backoff_first = excluded.backoff_first,
-    backoff_cap = excluded.backoff_cap
+    backoff_cap = excluded.backoff_cap, failure_most = excluded.failure_most, failure_window = excluded.failure_window,
+    probe_timeout = excluded.probe_timeout
 
 -- name: add_server
 -- A server that remains in the pool retains its health.
@@ -21,22 +25,37 @@ WHERE is_command = 1 AND provider = ? AND target IS NOT NULL AND target NOT IN (
     AND state <> 'running'
 
 -- name: servers_of
-SELECT server.provider, address, capacity, failures, backs_off_until AS backs_off_until, backoff_after AS backoff_after
+SELECT server.provider, address, capacity, failures, recent, backs_off_until AS backs_off_until, failed_at AS failed_at,
+    probe_timeout IS NOT NULL AS is_probed
 FROM json_each(?) AS wanted CROSS JOIN synergon_provider AS provider CROSS JOIN synergon_server AS server
 WHERE provider.name = wanted.value AND server.provider = provider.name
 ORDER BY server.provider, address
 
 -- name: servers
-SELECT provider, address, capacity, failures, backs_off_until AS backs_off_until FROM synergon_server
+SELECT provider, address, capacity, failures, recent, backs_off_until AS backs_off_until, failed_at AS failed_at,
+    probe_timeout IS NOT NULL AS is_probed
+FROM synergon_server AS server LEFT JOIN synergon_provider AS provider ON provider.name = server.provider
 
 -- name: used_servers
 SELECT provider, server AS address, count(*) AS count FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
 
 -- name: server_health
-SELECT server.provider, address, failures, backoffs AS backoffs, backs_off_until AS backs_off_until, :now AS now,
-    backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap
+SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
+    failed_at AS failed_at, :now AS now,
+    backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
+    failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
 FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
 WHERE server.provider = :provider AND address = :address AND provider.name = server.provider
 
+-- name: suspended_servers
+SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
+    failed_at AS failed_at, :now AS now,
+    backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
+    failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
+WHERE backs_off_until IS NOT NULL AND server.provider IN (SELECT value FROM json_each(:providers))
+    AND provider.name = server.provider
+
 -- name: set_health
-UPDATE synergon_server SET failures = ?, backoffs = ?, backs_off_until = ? WHERE provider = ? AND address = ?
+UPDATE synergon_server SET failures = ?, recent = ?, backoffs = ?, backs_off_until = ?, failed_at = ?
+WHERE provider = ? AND address = ?

@@ -39,8 +39,9 @@ UPDATE synergon_tally SET count = max(count - ?, 0) WHERE queue = ? AND kind = ?
 -- name: release
 -- Also releases the permits of the task. `server` remains: it is the server of the last attempt.
 UPDATE synergon_task
-SET state = :state, run_at = coalesce(:run_at, run_at), limit_key = coalesce(:limit_key, limit_key), node_id = NULL,
-    overdue = 0, extended_by = NULL, holds = NULL, slot = NULL,
+SET state = :state, run_at = coalesce(:run_at, run_at),
+    limit_key = CASE WHEN :leaves_key_queue THEN NULL ELSE coalesce(:limit_key, limit_key) END, node_id = NULL,
+    overdue = 0, extended_by = NULL, holds = NULL, slot = NULL, batch_id = NULL,
     finished_no = CASE WHEN :by_owner THEN claim_no ELSE finished_no END,
     protected_until = CASE
         WHEN :protected_until IS NULL THEN protected_until ELSE max(coalesce(protected_until, 0), :protected_until)
@@ -49,14 +50,21 @@ WHERE id = :id AND state = 'running'
 
 -- name: charge
 UPDATE synergon_task
-SET attempts = max(attempts - ?, 0), crashes = min(crashes, 2147483646) + ?, errors = coalesce(?, errors)
+SET attempts = max(attempts - ?, 0), crashes = min(crashes, 2147483646) + ?, errors = coalesce(?, errors),
+    ended_attempts = coalesce(?, ended_attempts)
 WHERE id = ? AND state = 'running'
+
+-- name: set_server_failures
+UPDATE synergon_task SET server_failures = ? WHERE id = ? AND state = 'running'
 
 -- name: set_owner_deaths
 UPDATE synergon_task SET owner_deaths = ? WHERE id = ? AND state = 'running'
 
 -- name: set_errors
 UPDATE synergon_task SET errors = ? WHERE id = ?
+
+-- name: set_ended_attempts
+UPDATE synergon_task SET ended_attempts = ? WHERE id = ?
 
 -- name: set_requirements
 UPDATE synergon_task SET requirements = ? WHERE id = ?
@@ -80,7 +88,7 @@ UPDATE synergon_history SET meta = ? WHERE id = ?
 -- name: revive
 INSERT INTO synergon_task ({kept}, finished_no, state, run_at)
 SELECT {kept}, finished_no, CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END, ?
-FROM synergon_history WHERE id = ?
+FROM synergon_history WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 ON CONFLICT DO NOTHING
 RETURNING {ChangedTask}
 
@@ -97,12 +105,14 @@ SELECT {KeyHolder} FROM synergon_task WHERE id IN (
 -- name: reschedule
 UPDATE synergon_task
 SET run_at = :due, reserved_by = NULL, reserved_until = NULL,
-    state = CASE WHEN :due > :now THEN 'scheduled' WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
-WHERE id = :id AND state IN ('scheduled', 'ready')
+    state = CASE WHEN :due > :now THEN 'scheduled' WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END,
+    fair_tag = CASE WHEN :due > :now THEN 0 ELSE fair_tag END
+WHERE id = :id AND state IN ('scheduled', 'ready') AND is_dependent = 0
 RETURNING {ChangedTask}
 
 -- name: set_priority
-UPDATE synergon_task SET priority = ? WHERE id = ? AND state <> 'running' AND is_command = 0
+UPDATE synergon_task SET priority = :priority, fair_tag = CASE WHEN priority = :priority THEN fair_tag ELSE 0 END
+WHERE id = :id AND state <> 'running' AND is_command = 0
 RETURNING {ChangedTask}
 
 -- name: expired
@@ -112,7 +122,7 @@ WHERE expires_at IS NOT NULL AND state <> 'running' AND expires_at <= ? ORDER BY
 -- name: make_due_ready
 UPDATE synergon_task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE 'waiting' END
 WHERE state = 'scheduled' AND id IN (
-    SELECT id FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?
+    SELECT id FROM synergon_task WHERE state = 'scheduled' AND run_at <= ? AND is_dependent = 0 ORDER BY run_at LIMIT ?
 )
 RETURNING {ChangedTask}
 
@@ -121,6 +131,8 @@ SELECT min(moment) FROM (
     SELECT min(run_at) AS moment FROM synergon_task WHERE state = 'scheduled'
     UNION ALL
     SELECT min(expires_at) FROM synergon_task WHERE expires_at IS NOT NULL AND state <> 'running'
+    UNION ALL
+    SELECT min(due_at) FROM synergon_batch_alarm
     UNION ALL
     SELECT min(backs_off_until) FROM synergon_server WHERE backs_off_until > ?
 )

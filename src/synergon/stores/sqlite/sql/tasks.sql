@@ -40,8 +40,8 @@ INSERT INTO synergon_task (
 -- name: replace
 UPDATE synergon_task
 SET {replaced.assigned}, state = :state, enqueued_at = :now, expires_at = :expires_at, tags = :tags, run_at = :due,
-    attempts = 0, crashes = 0, owner_deaths = 0, errors = NULL, progress = NULL, reserved_by = NULL,
-    reserved_until = NULL, protected_until = NULL
+    attempts = 0, crashes = 0, owner_deaths = 0, server_failures = 0, errors = NULL, ended_attempts = NULL, progress = NULL,
+    reserved_by = NULL, reserved_until = NULL, protected_until = NULL
 WHERE id = :id AND state <> 'running'
 
 -- name: requests

@@ -35,8 +35,8 @@ WITH ready_group AS MATERIALIZED (
     CROSS JOIN generate_series(0, 7) AS shard (number)
     WHERE queue.paused_at IS NULL
 )
-SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_group.requirements, found.target,
-    found.server, found.attempts,
+SELECT found.id, found.priority, found.fair_tag, ready_group.kind, ready_group.queue, ready_group.requirements,
+    found.target, found.server, found.attempts, found.server_failures,
     coalesce(found.run_at + $6::bigint * interval '1 microsecond' <= now(), false)
         AND (
             found.reserved_until IS NULL OR found.reserved_until <= now() OR found.reserved_by = $7
@@ -44,89 +44,23 @@ SELECT found.id, found.priority, ready_group.kind, ready_group.queue, ready_grou
                 SELECT 1 FROM {schema}.node
                 WHERE node.id = found.reserved_by AND leased_until > now() AND cordoned_at IS NULL
             )
-        ) AS may_reserve, false AS is_held, NULL AS limits, NULL AS provider, NULL::integer AS slot
+        ) AS may_reserve, found.units, false AS is_held, NULL AS limits, NULL AS provider, NULL::integer AS slot
 FROM ready_group CROSS JOIN LATERAL (
-    SELECT id, priority, target, server, attempts, run_at, reserved_by, reserved_until FROM {schema}.task
+    SELECT id, priority, fair_tag, target, server, attempts, server_failures, run_at, reserved_by, reserved_until, units FROM {schema}.task
     WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue
         AND requirements = ready_group.requirements
         AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($5::bigint[])
-    ORDER BY priority DESC, id
+    ORDER BY priority DESC, fair_tag, id
     LIMIT $8
 ) AS found
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN slot IS NOT NULL THEN server END, NULL, NULL, NULL, NULL,
     true, holds, provider, slot
 FROM {schema}.task WHERE holds IS NOT NULL AND $9::boolean
-
--- name: take
--- With NOWAIT, a locked row raises an error at once instead of blocking the claim.
-UPDATE {schema}.task
-SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
-    started_at = greatest(now(), enqueued_at),
-    overdue = false, reserved_by = NULL, reserved_until = NULL, holds = ($3::text[])[width_bucket(id, $2::bigint[])],
-    provider = coalesce(($4::text[])[width_bucket(id, $2)], provider),
-    server = coalesce(($5::text[])[width_bucket(id, $2)], server), slot = ($6::integer[])[width_bucket(id, $2)]
-WHERE state || '' = 'ready' AND id = ANY (ARRAY(
-    SELECT id FROM {schema}.task
-    WHERE id = ANY ($2) AND state || '' = 'ready' AND requirements = ($7::text[])[width_bucket(id, $2)]
-        AND (is_command OR NOT EXISTS (
-            SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL
-        ))
-    ORDER BY id FOR UPDATE NOWAIT
-))
-AND EXISTS (
-    SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
-)
-RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
-    greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
-
--- name: reserve
-UPDATE {schema}.task SET reserved_by = $2, reserved_until = now() + $3::bigint * interval '1 microsecond'
-WHERE state || '' = 'ready' AND id = ANY (ARRAY(
-    SELECT id FROM {schema}.task
-    WHERE id = $1 AND state || '' = 'ready' AND requirements = $4 AND queue = $5 AND (
-            reserved_until IS NULL OR reserved_until <= now() OR reserved_by = $2
-            OR NOT EXISTS (
-                SELECT 1 FROM {schema}.node
-                WHERE node.id = task.reserved_by AND leased_until > now() AND cordoned_at IS NULL
-            )
-        )
-        AND (expires_at IS NULL OR expires_at > now())
-        AND NOT EXISTS (SELECT 1 FROM {schema}.queue WHERE name = task.queue AND paused_at IS NOT NULL)
-    FOR UPDATE NOWAIT
-))
-RETURNING id
-
--- name: release_reservation
-UPDATE {schema}.task SET reserved_by = NULL, reserved_until = NULL
-WHERE id = ANY (ARRAY(
-    SELECT id FROM {schema}.task WHERE id = $1 AND reserved_by = $2 FOR UPDATE NOWAIT
-))
-RETURNING id
 
 -- name: lock_ready
 -- Raises an error if another transaction has locked the row.
 SELECT id FROM {schema}.task WHERE id = $1 FOR UPDATE NOWAIT
-
--- name: requirement_texts
-WITH RECURSIVE ready_group (queue, shard, requirements) AS (
-    SELECT queue.name, shard.number, (
-        SELECT requirements FROM {schema}.task
-        WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name
-        ORDER BY requirements LIMIT 1
-    )
-    FROM {schema}.queue CROSS JOIN generate_series(0, 7) AS shard (number)
-    WHERE queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
-    UNION ALL
-    SELECT ready_group.queue, ready_group.shard, (
-        SELECT task.requirements FROM {schema}.task
-        WHERE task.state = 'ready' AND task.shard = ready_group.shard AND task.kind = $1 AND task.queue = ready_group.queue
-            AND task.requirements > ready_group.requirements
-        ORDER BY task.requirements LIMIT 1
-    )
-    FROM ready_group WHERE ready_group.requirements IS NOT NULL
-)
-SELECT DISTINCT requirements FROM ready_group WHERE requirements IS NOT NULL
 
 -- name: first_in_ready_groups
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
@@ -138,21 +72,21 @@ WHERE id = ANY (ARRAY(
     CROSS JOIN generate_series(0, 7) AS shard (number)
     CROSS JOIN LATERAL (
         (
-            SELECT id, priority FROM {schema}.task
+            SELECT id, priority, fair_tag FROM {schema}.task
             WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
-                AND priority = $4 AND id > $5 AND (expires_at IS NULL OR expires_at > now())
-            ORDER BY id LIMIT $6
+                AND priority = $4 AND (fair_tag, id) > ($5, $6) AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY fair_tag, id LIMIT $7
         )
         UNION ALL
         (
-            SELECT id, priority FROM {schema}.task
+            SELECT id, priority, fair_tag FROM {schema}.task
             WHERE state = 'ready' AND shard = shard.number AND kind = $1 AND queue = queue.name AND requirements = ready_group.requirements
                 AND priority < $4 AND (expires_at IS NULL OR expires_at > now())
-            ORDER BY priority DESC, id LIMIT $6
+            ORDER BY priority DESC, fair_tag, id LIMIT $7
         )
     ) AS found
     WHERE queue.paused_at IS NULL AND ($3::text[] IS NULL OR queue.name = ANY ($3))
-    ORDER BY found.priority DESC, found.id LIMIT $6
+    ORDER BY found.priority DESC, found.fair_tag, found.id LIMIT $7
 ))
 
 -- name: ahead_ready
@@ -174,11 +108,11 @@ WITH RECURSIVE ready_group (queue, shard, requirements) AS (
 )
 SELECT count(*) FROM (
     SELECT 1 FROM ready_group CROSS JOIN LATERAL (
-        SELECT priority, id FROM {schema}.task
+        SELECT priority, fair_tag, id FROM {schema}.task
         WHERE state = 'ready' AND shard = ready_group.shard AND kind = $1 AND queue = ready_group.queue AND requirements = ready_group.requirements
             AND priority >= $2
-        ORDER BY priority DESC, id LIMIT $4
+        ORDER BY priority DESC, fair_tag, id LIMIT $5
     ) AS first
-    WHERE ready_group.requirements IS NOT NULL AND (first.priority > $2 OR first.id < $3)
-    LIMIT $4
+    WHERE ready_group.requirements IS NOT NULL AND (first.priority > $2 OR (first.fair_tag, first.id) < ($3, $4))
+    LIMIT $5
 ) AS before

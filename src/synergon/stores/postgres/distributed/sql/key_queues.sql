@@ -1,11 +1,3 @@
--- name: demote
--- Waits for concurrent claims, and does not change the tasks that they have taken.
-UPDATE {schema}.task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
-WHERE state || '' = 'ready' AND id = ANY (ARRAY(
-    SELECT id FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'ready' ORDER BY id FOR UPDATE
-))
-RETURNING id, kind, state, limit_key, group_id
-
 -- name: queue_due
 -- Waits for transactions that move some of these tasks, and does not change the tasks that they have moved.
 UPDATE {schema}.task SET state = 'waiting'
@@ -13,11 +5,11 @@ WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
         SELECT id FROM {schema}.task
-        WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3
+        WHERE kind = $1 AND limit_key = $2 AND state || '' = 'scheduled' AND run_at <= $3 AND NOT is_dependent
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, kind, state, limit_key, group_id
+RETURNING {ChangedTask}
 
 -- name: prune_rates
 -- The outer statement repeats the condition, because a task may have started after the inner one read the row.

@@ -14,7 +14,8 @@ UPDATE {schema}.task SET state = CASE WHEN limit_key IS NULL THEN 'ready' ELSE '
 WHERE state || '' = 'scheduled' AND id = ANY (ARRAY(
     SELECT id FROM {schema}.task
     WHERE state || '' = 'scheduled' AND run_at <= now() AND id = ANY (ARRAY(
-        SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now() ORDER BY run_at LIMIT $1
+        SELECT id FROM {schema}.task WHERE state = 'scheduled' AND run_at <= now() AND NOT is_dependent
+        ORDER BY run_at LIMIT $1
     ))
     ORDER BY id FOR UPDATE
 ))
@@ -28,10 +29,3 @@ WHERE state || '' <> 'running' AND expires_at <= now() AND id = ANY (ARRAY(
     ORDER BY expires_at LIMIT $1
 ))
 ORDER BY id FOR UPDATE
-
--- name: orphans
-SELECT {LiveTask} FROM {schema}.task
-WHERE state = 'running' AND (
-    node_id = ANY ($1) OR NOT EXISTS (SELECT 1 FROM {schema}.node WHERE node.id = task.node_id)
-)
-ORDER BY id LIMIT $2 FOR UPDATE

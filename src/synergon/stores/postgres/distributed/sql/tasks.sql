@@ -6,11 +6,9 @@
 -- Removed: there is no NOTIFY here. A statement without text removes the statement that it replaces.
 
 -- name: succeed
--- Removed, like `claim_kind` and `claim_more`: a statement here may change only one table.
+-- Removed, like `claim_kind`: a statement here may change only one table.
 
 -- name: claim_kind
-
--- name: claim_more
 
 -- name: candidates
 -- The first tasks of every shard, merged into claim order. Locks nothing, so a concurrent claim may take them first.
@@ -30,23 +28,25 @@ with_requirements AS MATERIALIZED (
     SELECT DISTINCT kind FROM ready_group WHERE has_requirements
 ),
 candidate AS MATERIALIZED (
-    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, ready_group.count
+    SELECT found.id, ready_group.kind, ready_group.rank, found.priority, found.fair_tag, ready_group.count
     FROM ready_group CROSS JOIN LATERAL (
-        SELECT id, priority FROM {schema}.task
+        SELECT id, priority, fair_tag FROM {schema}.task
         WHERE state = 'ready' AND shard = ready_group.shard AND kind = ready_group.kind AND queue = ready_group.queue AND requirements = ''
             AND (expires_at IS NULL OR expires_at > now()) AND id <> ALL ($7::bigint[])
-        ORDER BY priority DESC, id
+        ORDER BY priority DESC, fair_tag, id
         LIMIT $6
     ) AS found
     WHERE NOT EXISTS (SELECT 1 FROM with_requirements)
 ),
 picked AS MATERIALIZED (
     SELECT id FROM (
-        SELECT id, priority, rank, count, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, id) AS row_no
+        SELECT
+            id, priority, fair_tag, rank, count,
+            row_number() OVER (PARTITION BY kind ORDER BY priority DESC, fair_tag, id) AS row_no
         FROM candidate
     ) AS ranked
     WHERE row_no <= count
-    ORDER BY priority DESC, rank, id
+    ORDER BY priority DESC, rank, fair_tag, id
     LIMIT $4
 )
 SELECT
@@ -72,4 +72,5 @@ AND EXISTS (
     SELECT 1 FROM {schema}.node WHERE id = $1 AND leased_until > now() AND cordoned_at IS NULL FOR KEY SHARE
 )
 RETURNING true AS is_open, NULL AS with_requirements, {claim}, CASE WHEN slot IS NOT NULL THEN server END AS server, slot,
-    greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for, priority
+    greatest(ceil(extract(epoch FROM protected_until - now()) * 1000000), 0)::bigint AS protected_for,
+        greatest(date_part('epoch', now() - run_at) * 1000000, 0)::bigint AS waited, fair_tag, priority

@@ -1,0 +1,1 @@
+"""The checks of `synergon doctor`: the store, the settings, the waiting tasks and the nodes. They change nothing."""

@@ -1,0 +1,261 @@
+"""Records of statistics: how many tasks of a kind and queue were accepted, started and ended in a span of time, how
+long they waited and ran, and which errors were the commonest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from synergon.model.lifecycle import Reason
+from synergon.model.record import Record
+
+MINUTE: Final = 60
+HOUR: Final = 3600
+DAY: Final = 86400
+SPANS: Final = (MINUTE, HOUR, DAY)
+"""The seconds that one row of statistics is about."""
+
+BOUNDS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0),
+)
+"""The upper bounds of the buckets of wait and run times, in seconds. The last bucket has no bound."""
+EMPTY: Final = (0,) * (len(BOUNDS) + 1)
+
+LATENCIES: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The upper bounds of the buckets of calls of the store and of peers, in seconds."""
+
+MAX_ERRORS: Final = 20
+"""How many different errors a row of statistics has, the commonest ones."""
+SUCCEEDED: Final = "succeeded"
+CANCELLED: Final = "cancelled"
+FAILURES: Final = frozenset(str(reason) for reason in Reason) - {"cancelled", "dependency"}
+"""The reasons of attempts after which the task has failed."""
+
+SHOWN_CHARACTERS: Final = 200
+"""How much of the message of an error is kept."""
+READ_CHARACTERS: Final = 2000
+"""How much of the message of an error decides which errors are alike."""
+_VARIABLE: Final = re.compile(
+    r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b|\d+"
+)
+_QUOTED: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
+
+Name = TypeVar("Name")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+"""A number in a row. A larger one is unreadable, so that sums of rows are never too large to be written."""
+
+
+class ErrorCount(Record, frozen=True, kw_only=True):
+    """How often an error occurred. Errors that differ only in numbers, ids and quoted texts are one."""
+
+    type: str
+    message: str
+    """The message, in which each number or id is `#`, and each quoted text `'…'`."""
+    count: Count = 1
+
+
+def fingerprint(type_name: str, message: str) -> tuple[str, str]:
+    """A text that is equal for errors of one type whose messages differ only in numbers, ids and quoted texts, and
+    the message without these."""
+    common = _VARIABLE.sub("#", _QUOTED.sub("'…'", message[:READ_CHARACTERS]))
+    digest = hashlib.blake2b(f"{type_name}\n{common}".encode(errors="replace"), digest_size=8).hexdigest()
+    return digest, common[:SHOWN_CHARACTERS]
+
+
+class Histogram(Record, frozen=True, kw_only=True):
+    """How many times fell into each bucket."""
+
+    counts: tuple[Count, ...] = EMPTY
+    """By the bounds `BOUNDS`, without sums."""
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """The sum of all times."""
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(EMPTY):
+            raise ValueError(f"a histogram has {len(EMPTY)} counts, got {len(self.counts)}")
+
+    @property
+    def count(self) -> int:
+        """How many times there are."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean in seconds. None if there is no time."""
+        return self.seconds / self.count if self.count else None
+
+    def percentile(self, part: float) -> float | None:
+        """The seconds that this part of the times, from 0 to 1, does not exceed, as far as the buckets tell. A time
+        beyond the last bound counts as that bound. None if there is no time."""
+        total = self.count
+        if not total:
+            return None
+        sums = list(accumulate(self.counts))
+        wanted = max(part * total, 1e-9)
+        bucket = min(bisect_left(sums, wanted), len(BOUNDS))
+        if bucket == len(BOUNDS):
+            return BOUNDS[-1]
+        below, lower = (sums[bucket - 1], BOUNDS[bucket - 1]) if bucket else (0, 0.0)
+        return lower + (BOUNDS[bucket] - lower) * (wanted - below) / self.counts[bucket]
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram(
+            counts=tuple(map(int.__add__, self.counts, other.counts)), seconds=self.seconds + other.seconds
+        )
+
+    def __sub__(self, other: Histogram) -> Histogram:
+        return Histogram(
+            counts=tuple(map(int.__sub__, self.counts, other.counts)), seconds=max(self.seconds - other.seconds, 0.0)
+        )
+
+
+class Buckets:
+    """A histogram that grows: how many values fell into each bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Final = bounds
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.sum: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened to the tasks of one kind and queue in a span of time."""
+
+    accepted: Count = 0
+    started: Count = 0
+    """Attempts that were started."""
+    ended: dict[str, Count] = {}
+    """Attempts that ended, by reason, as in the metric `synergon_attempts_finished`."""
+    wait: Histogram = Histogram()
+    run: Histogram = Histogram()
+    errors: dict[str, ErrorCount] = {}
+    """By fingerprint, at most `MAX_ERRORS`."""
+
+    def __add__(self, other: Numbers) -> Numbers:
+        return Numbers(
+            accepted=self.accepted + other.accepted,
+            started=self.started + other.started,
+            ended=add_counts(self.ended, other.ended),
+            wait=self.wait + other.wait,
+            run=self.run + other.run,
+            errors=_add_errors(self.errors, other.errors),
+        )
+
+    def without(self, earlier: Numbers) -> Numbers:
+        """What was added since `earlier`, except for errors, which are those of `self`."""
+        ended = {reason: number - earlier.ended.get(reason, 0) for reason, number in self.ended.items()}
+        return Numbers(
+            accepted=self.accepted - earlier.accepted,
+            started=self.started - earlier.started,
+            ended={reason: number for reason, number in ended.items() if number},
+            wait=self.wait - earlier.wait,
+            run=self.run - earlier.run,
+            errors=self.errors,
+        )
+
+
+def add_counts(first: Mapping[Name, int], second: Mapping[Name, int]) -> dict[Name, int]:
+    """The sums of two mappings of counts."""
+    return dict(Counter(first) + Counter(second))
+
+
+def _add_errors(first: Mapping[str, ErrorCount], second: Mapping[str, ErrorCount]) -> dict[str, ErrorCount]:
+    if not (first and second):
+        return dict(first or second)
+    found = dict(first)
+    for key, error in second.items():
+        known = found.get(key)
+        found[key] = error if known is None else msgspec.structs.replace(known, count=known.count + error.count)
+    return commonest(found)
+
+
+def commonest(errors: Mapping[str, ErrorCount]) -> dict[str, ErrorCount]:
+    """The commonest of these errors, at most `MAX_ERRORS`."""
+    if len(errors) <= MAX_ERRORS:
+        return dict(errors)
+    return dict(sorted(errors.items(), key=lambda item: -item[1].count)[:MAX_ERRORS])
+
+
+class KindNumbers(Record, frozen=True, kw_only=True):
+    """What one engine has counted for a kind and queue."""
+
+    kind: str
+    queue: str
+    numbers: Numbers
+
+
+class StatisticsQuery(Record, frozen=True, kw_only=True):
+    """Which statistics to read."""
+
+    age: int
+    """Of how many microseconds until now."""
+    kind: str | None = None
+    queue: str | None = None
+
+
+class StatisticsPoint(Record, frozen=True, kw_only=True):
+    """What happened in one span of time."""
+
+    at: datetime
+    """When the span began."""
+    accepted: int = 0
+    started: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class Statistics(Record, frozen=True, kw_only=True):
+    """What happened to the tasks of one kind and queue since a moment, by what engines and workers have counted."""
+
+    kind: str
+    queue: str
+    since: datetime
+    until: datetime
+    accepted: int
+    """Tasks that were enqueued."""
+    started: int
+    """Attempts that were started."""
+    ended: dict[str, int]
+    """Attempts that ended, by reason: `succeeded`, `cancelled`, the reason of a final failure, or what became of the
+    task instead, such as `retried`."""
+    wait: Histogram
+    """How long tasks waited for their starts after they were due."""
+    run: Histogram
+    """How long attempts ran."""
+    errors: tuple[ErrorCount, ...]
+    """The commonest errors of attempts, the commonest first."""
+    span_seconds: int
+    """The length of the span of each point: a minute, an hour or a day."""
+    points: tuple[StatisticsPoint, ...]
+    """Oldest first, without spans in which nothing happened."""
+
+    @property
+    def succeeded(self) -> int:
+        """How many attempts ended with the success of their task."""
+        return self.ended.get(SUCCEEDED, 0)
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """How many attempts ended with the failure of their task, by reason."""
+        return {reason: number for reason, number in self.ended.items() if reason in FAILURES}
+
+
+def failures(ended: Mapping[str, int]) -> int:
+    """How many of these attempts ended with the failure of their task."""
+    return sum(number for reason, number in ended.items() if reason in FAILURES)

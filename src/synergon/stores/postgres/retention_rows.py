@@ -1,0 +1,32 @@
+"""The retention in the PostgreSQL store: implements `stores.session.RetentionRows` with the statements of
+`sql/retention.sql`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import astuple
+
+from synergon.model.tasks import StoredRetention
+from synergon.stores import session as port
+from synergon.stores.postgres.transaction import Transaction
+
+
+class RetentionRows(port.RetentionRows):
+    """Implements `stores.session.RetentionRows` for the PostgreSQL store."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Final = transaction
+
+    async def read(self) -> StoredRetention | None:
+        found = await self._transaction.typed(StoredRetention, "retention")
+        return found[0] if found else None
+
+    async def locked(self) -> StoredRetention | None:
+        found = await self._transaction.typed(StoredRetention, "retention_locked")
+        return found[0] if found else None
+
+    async def write(self, retention: StoredRetention) -> None:
+        await self._transaction.run("set_retention", *astuple(retention))

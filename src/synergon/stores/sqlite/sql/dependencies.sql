@@ -1,0 +1,101 @@
+-- name: add_dependency
+INSERT INTO synergon_dependency ({DependencyRow}) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: needed_states
+SELECT id, state FROM synergon_task WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT id, state FROM synergon_history WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: needed_tasks
+-- Results are looked up last: the sum of their sizes is computed from a temporary table, which must not contain them.
+SELECT task_id, needs_id, position, item, ended_as, kind, state, reason,
+    CASE WHEN bytes <= :most_bytes THEN (SELECT result FROM synergon_history WHERE id = needs_id) END AS result
+FROM (
+    SELECT task_id, needs_id, position, item, ended_as,
+        coalesce(history.kind, (SELECT kind FROM synergon_task AS task WHERE task.id = needs_id)) AS kind,
+        coalesce(history.state, (SELECT state FROM synergon_task AS task WHERE task.id = needs_id)) AS state,
+        history.reason, sum(length(history.result)) OVER (PARTITION BY task_id) AS bytes
+    FROM synergon_dependency AS dependency LEFT JOIN synergon_history AS history ON history.id = needs_id
+    WHERE task_id IN (SELECT value FROM json_each(:ids))
+)
+ORDER BY task_id, position, item
+
+-- name: mark_needed
+UPDATE synergon_task SET has_dependents = 1 WHERE id IN (SELECT value FROM json_each(?)) AND has_dependents = 0
+
+-- name: dependencies_of
+SELECT {DependencyRow} FROM synergon_dependency WHERE task_id IN (SELECT value FROM json_each(?))
+ORDER BY task_id, position, item
+
+-- name: open_dependents
+SELECT {DependencyRow} FROM synergon_dependency
+WHERE needs_id IN (SELECT value FROM json_each(?)) AND ended_as IS NULL
+
+-- name: ids_of_dependents
+SELECT task_id FROM synergon_dependency WHERE needs_id IN (SELECT value FROM json_each(?)) AND ended_as IS NULL
+
+-- name: dependents
+SELECT {DependencyRow} FROM synergon_dependency WHERE needs_id IN (SELECT value FROM json_each(?))
+
+-- name: doomed
+-- The tasks that are cancelled with these, step by step.
+WITH RECURSIVE doomed (id) AS (
+    SELECT value FROM json_each(?)
+    UNION
+    SELECT dependency.task_id FROM doomed CROSS JOIN synergon_dependency AS dependency
+    WHERE dependency.needs_id = doomed.id AND dependency.ended_as IS NULL AND dependency.if_fails = 'cancel'
+)
+SELECT id FROM doomed
+
+-- name: cancelled_with
+-- The tasks that were cancelled because of these, step by step.
+WITH RECURSIVE found (id) AS (
+    SELECT value FROM json_each(?)
+    UNION
+    SELECT history.id FROM found
+    CROSS JOIN synergon_dependency AS dependency
+    CROSS JOIN synergon_history AS history
+    WHERE dependency.needs_id = found.id AND dependency.if_fails = 'cancel' AND history.id = dependency.task_id
+        AND history.state = 'cancelled' AND history.reason = 'dependency'
+)
+SELECT id FROM found
+
+-- name: close_dependencies
+-- The parameter is a list of pairs [id, how it ended].
+UPDATE synergon_dependency SET ended_as = ended.how
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS how FROM json_each(?)) AS ended
+WHERE needs_id = ended.id AND ended_as IS NULL
+
+-- name: reopen_dependency
+UPDATE synergon_dependency SET ended_as = NULL WHERE task_id = ? AND needs_id = ?
+
+-- name: release_dependents
+-- The index of open dependencies is named: by the primary key, each end would read all dependencies of the task.
+UPDATE synergon_task
+SET is_dependent = 0,
+    state = CASE WHEN run_at > ? THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END
+WHERE id IN (SELECT value FROM json_each(?)) AND is_dependent = 1 AND NOT EXISTS (
+    SELECT 1 FROM synergon_dependency AS dependency INDEXED BY synergon_dependency_open
+    WHERE dependency.task_id = synergon_task.id AND dependency.ended_as IS NULL
+)
+RETURNING {ChangedTask}
+
+-- name: make_dependent
+UPDATE synergon_task SET is_dependent = 1, state = 'waiting', fair_tag = 0, reserved_by = NULL, reserved_until = NULL
+WHERE id IN (SELECT value FROM json_each(?)) AND state <> 'running'
+RETURNING {ChangedTask}
+
+-- name: defer_dependents
+UPDATE synergon_task SET state = 'scheduled' WHERE id IN (SELECT value FROM json_each(?)) AND is_dependent = 1
+
+-- name: unsettled
+SELECT id FROM synergon_task INDEXED BY synergon_task_unsettled
+WHERE is_dependent = 1 AND state = 'scheduled' AND run_at <= ? LIMIT ?
+
+-- name: needed_by
+-- A live task that depends on the task.
+SELECT dependency.task_id FROM synergon_dependency AS dependency CROSS JOIN synergon_task AS task
+WHERE dependency.needs_id = ? AND task.id = dependency.task_id LIMIT 1
+
+-- name: delete_dependencies
+DELETE FROM synergon_dependency WHERE task_id IN (SELECT value FROM json_each(?))
