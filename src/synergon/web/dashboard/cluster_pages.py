@@ -1,0 +1,125 @@
+"""The pages of the cluster: queues and kinds, nodes, providers and limits, the audit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from synergon.model.lifecycle import State
+from synergon.model.limits import failure_text
+from synergon.model.task_statistics import Statistics
+from synergon.web import cluster_routes, kind_routes
+from synergon.web.dashboard import charts
+from synergon.web.dashboard.pages import Page, asked, page
+from synergon.web.dashboard.text import moment, relative
+from synergon.web.routes import ApiCall
+
+MOST_ACTIONS: Final = 200
+
+
+async def list_queues(call: ApiCall) -> Page:
+    """The page of queues and kinds."""
+    status = await asked(call, cluster_routes.show_status)
+    kinds = (await asked(call, kind_routes.list_kinds))["kinds"]
+    by_kind: defaultdict[str, list[Statistics]] = defaultdict(list)
+    for one in await call.engine.statistics(since="1h"):
+        by_kind[one.kind].append(one)
+    ages = {kind["kind"]: kind["oldest_ready_seconds"] for queue in status["queues"] for kind in queue["kinds"]}
+    return Page(
+        "queues.html",
+        "Queues and kinds",
+        {
+            "queues": status["queues"],
+            "columns": list(State),
+            "kinds": [
+                {
+                    **kind,
+                    "oldest": ages.get(kind["kind"]),
+                    "figures": charts.Figures.of(by_kind[kind["kind"]]),
+                }
+                for kind in kinds
+            ],
+        },
+        refresh_seconds=5,
+    )
+
+
+async def list_nodes(call: ApiCall) -> Page:
+    """The page of nodes."""
+    found = await asked(call, cluster_routes.list_nodes, cluster_routes.NodeListQuery())
+    nodes = [{**node, "bars": _bars(node)} for node in found["nodes"]]
+    return Page("nodes.html", "Nodes", {"nodes": nodes})
+
+
+def _bars(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The slots and resources of a node: in use and in total."""
+    found = [{"name": "slots", "in_use": node["running"], "of": node["concurrency"], "is_bytes": False}]
+    for name, total in node["resources"].items():
+        if isinstance(total, int | float) and name != "slots" and total > 0:
+            free = node["resources_free"].get(name, 0)
+            is_bytes = name.endswith("_bytes")
+            label = name.removesuffix("_bytes").replace("_", " ")
+            found.append({"name": label, "in_use": max(total - free, 0), "of": total, "is_bytes": is_bytes})
+    return found
+
+
+async def list_providers(call: ApiCall) -> Page:
+    """The page of providers and limits."""
+    providers = await asked(call, cluster_routes.list_providers)
+    limits = await asked(call, cluster_routes.list_limits)
+    return Page(
+        "providers.html",
+        "Providers and limits",
+        {
+            "providers": [_provider(provider) for provider in providers["providers"]],
+            "limits": [_limit(limit) for limit in limits["limits"]],
+        },
+    )
+
+
+def _provider(provider: dict[str, Any]) -> dict[str, Any]:
+    """A provider, whose servers that are out of service say why and until when."""
+    servers = [{**server, "trouble": _trouble(server)} for server in provider["servers"]]
+    return {**provider, "servers": servers}
+
+
+def _trouble(server: dict[str, Any]) -> str | None:
+    """Why a server is out of service. None if it is in service."""
+    until = moment(server["backs_off_until"])
+    if until is None:
+        return None
+    why = failure_text(server["failures"], server["recent_failures"])
+    if server["has_probe"]:
+        return f"{why}; the next probe is due {relative(until)}"
+    return f"{why}; on trial" if until <= datetime.now(UTC) else f"{why}; it gets tasks again {relative(until)}"
+
+
+def _limit(limit: dict[str, Any]) -> dict[str, Any]:
+    """A limit, with what it counts and its rate as text."""
+    scope, _, name = (
+        limit["name"].rpartition(":") if limit["name"].startswith(("kind:", "key:")) else ("", "", limit["name"])
+    )
+    rate = limit["rate"]
+    return {
+        **limit,
+        "label": name,
+        "counts": {"kind": "tasks of the kind", "key": "tasks of each key of the kind"}.get(
+            scope, "tasks that hold it"
+        ),
+        "rate_text": None if rate is None else f"{rate['starts']} per {rate['per'] / 1_000_000:g} s",
+    }
+
+
+async def list_audit(call: ApiCall) -> Page:
+    """The page of the audit."""
+    found = await asked(call, cluster_routes.list_audit, cluster_routes.AuditQuery(limit=MOST_ACTIONS))
+    return Page("audit.html", "Audit", {"actions": found["actions"], "most": MOST_ACTIONS})
+
+
+PAGES: Final = (
+    page("/queues", list_queues),
+    page("/nodes", list_nodes),
+    page("/providers", list_providers),
+    page("/audit", list_audit),
+)

@@ -1,0 +1,48 @@
+"""Filters over the visible contents of tasks: what a caller below `admin` may search in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+CONTENT_FILTERS: Final[tuple[str, ...]] = ("search", "title", "tag", "key", "meta")
+"""The filters over values that may be hidden. For callers below `admin` they only see what these callers see."""
+
+
+def matches(task: dict[str, Any], filters: Mapping[str, Any]) -> bool:
+    """Whether a task without its secrets matches these filters over contents."""
+    return all(_matches(task, name, value) for name, value in filters.items())
+
+
+def _matches(task: dict[str, Any], name: str, value: Any) -> bool:
+    """Whether a task without its secrets matches one filter over contents."""
+    match name:
+        case "tag":
+            return value in task["tags"]
+        case "key":
+            return bool(task["key"] == value)
+        case "title":
+            return _contains(task["title"] or "", value)
+        case "meta":
+            return all(one in task["meta"] and _is_same(task["meta"][one], part) for one, part in value.items())
+        case _:
+            return _contains({"arguments": task["arguments"], "errors": task["errors"]}, value)
+
+
+def _is_same(value: Any, wanted: Any) -> bool:
+    """Whether JSON values are equal. In Python, true equals 1."""
+    return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)
+
+
+def _contains(value: Any, text: str) -> bool:
+    wanted = text.casefold()
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            todo += [*one, *one.values()]
+        elif isinstance(one, list):
+            todo += one
+        elif wanted in str(one).casefold():
+            return True
+    return False
