@@ -45,8 +45,8 @@ async def connection() -> AsyncIterator[asyncpg.Connection[Any]]:
 
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two transactions that end tasks meet twice: after each has closed its dependency and before it looks for open ones,
-    and again before either commits. One that waits for the lock of the other does not come."""
+    """Two transactions that end tasks meet twice: after each has closed its dependency and before it looks for open
+    ones, and again before either commits. One that waits for the lock of the other does not come."""
     before, after = Meeting(), Meeting()
     release = DependencyRows.release
 
