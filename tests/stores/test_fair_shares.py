@@ -29,7 +29,9 @@ from tests.stores.test_capacity import ids_of, machine
 from synergon.model.claims import CandidateQuery, KindRequest
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import State
+from synergon.model.limits import NewBatch, NewLimit
 from synergon.model.outcomes import Succeeded
+from synergon.model.requirements import PROCESS, UNIT, WHOLE_NODE
 from synergon.model.tasks import NewTask, Reprioritizing, Rescheduling
 from synergon.options.tenants import STEP
 from synergon.stores.base import Store
@@ -75,6 +77,19 @@ async def test_one_claim_of_many_follows_the_turns(store: Store, worker: Worker)
     first = ids_of(await worker.claim_rooms(FAIR, limit=30))
     assert await tenants_of(store, first) == "ab" * 10 + "a" * 10
     assert set(late) <= set(first)
+
+
+async def test_a_claim_that_plans_several_times_follows_the_turns(store: Store, worker: Worker) -> None:
+    """Each batch that a claim takes may make the next one ready, so the claim plans again."""
+    await store.declare([NewLimit(name="key:items", value=None, batch=NewBatch(size=2, wait=HOUR))], [])
+    await add_many(store, 4, kind="items", limit_key="")
+    await put(store, "a", 5)
+    await put(store, "b", 2)
+    items = KindRequest(kind="items", count=100, batch_size=2)
+    totals = {PROCESS: 10 * UNIT, WHOLE_NODE: UNIT}
+    claims = await worker.claim_rooms(FAIR, items, limit=100, totals=totals, free=totals)
+    assert len(claims) == 11
+    assert (await tenants_of(store, ids_of(claims))).replace("-", "") == "ababaaa"
 
 
 async def test_ten_tasks_behind_many_are_started_before_the_next_thirty_of_the_other(

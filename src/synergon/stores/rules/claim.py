@@ -24,7 +24,7 @@ from synergon.stores.rows import SharedLimits
 from synergon.stores.rules import batches, key_queues, reservations
 from synergon.stores.rules.claim_plan import ClaimPlan, ReadyClass, ReadyGroupName, ReadyTask
 from synergon.stores.rules.follow_ups import apply_follow_ups
-from synergon.stores.rules.node_capacity import Fit, NodeCapacity, may_reserve, requirements_of
+from synergon.stores.rules.node_capacity import ClaimOrder, Fit, NodeCapacity, may_reserve, requirements_of
 from synergon.stores.rules.server_health import capacity_at
 from synergon.stores.rules.shared_capacity import SharedCapacity
 from synergon.stores.session import Session
@@ -48,6 +48,7 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
     needed = await _with_hopeless(session, without_idle_kinds(request, groups), groups)
     limits = await session.ready.lock_limits(needed.kinds)
     started: dict[ReadyTask, Claim] = {}
+    order: dict[ReadyTask, ClaimOrder] = {}  # by the plan that took the task: only that one knows its turn
     claims, unfit, charged = Claims(), set[str](), set[str]()
     sizes, members = batches.sizes_of(needed), dict[int, list[Claim]]()
     for _ in range(PLANS if not sizes else PLANS_FOR_BATCHES):
@@ -58,7 +59,7 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
         taken = {one.id: one for one in await session.ready.take(request.node_id, plan.taken)} if plan.taken else {}
         for task, grant in plan.taken:
             if task.id in taken:
-                started[task] = taken[task.id]
+                started[task], order[task] = taken[task.id], plan.order(task)
                 for name in plan.shared.rated(grant):
                     limits.rates[name].charge(grant.units)
                     charged.add(name)
@@ -80,7 +81,7 @@ async def claim(session: Session, request: ClaimRequest, groups: Collection[Read
     claims.deferred = _deferred(plan)
     if request.reserved_task is not None and all(task.id != request.reserved_task for task in started):
         claims.reserved = await reservations.renew(session, request, plan)
-    for task in sorted(started, key=plan.order):
+    for task in sorted(started, key=order.__getitem__):
         claims += members.get(task.id) or [started[task]]
     claims.unfit = frozenset(unfit)
     return claims
