@@ -120,7 +120,7 @@ class TaskRows(Protocol):
     async def keeps(self) -> list[int]:
         """The different values of `keep_for` in the history."""
 
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
         """`prune` for tasks with this `keep_for`, in any final state. `prune` does not delete them."""
 
     async def prune_groups(self, ids: Sequence[int]) -> int:

@@ -161,12 +161,12 @@ class TaskRows(port.TaskRows):
         )
 
     async def keeps(self) -> list[int]:
-        return sorted(self._session.tables.kept)
+        return sorted(self._session.tables.by_keep_for)
 
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
         ended_before = self._session.now - keep_for
-        kept = self._session.tables.kept[keep_for].values()
-        old = takewhile(lambda row: (row.finished_at or 0) < ended_before, kept)
+        of_age = self._session.tables.by_keep_for[keep_for].values()
+        old = takewhile(lambda row: (row.finished_at or 0) < ended_before, of_age)
         return self._delete_old(islice((row for row in old if self._can_be_pruned(row)), limit))
 
     def _can_be_pruned(self, row: Row) -> bool:

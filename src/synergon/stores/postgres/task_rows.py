@@ -71,8 +71,8 @@ class TaskRows(SqlTaskRows):
         await self._note_pruned(pruned)
         return len(pruned)
 
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
-        pruned = await self._sql.typed(_PrunedTask, "prune_kept", keep_for, limit)
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
+        pruned = await self._sql.typed(_PrunedTask, "prune_by_keep_for", keep_for, limit)
         await self._note_pruned(pruned)
         return len(pruned)
 

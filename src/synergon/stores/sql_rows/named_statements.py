@@ -16,6 +16,8 @@ class NamedStatements(Protocol):
     new id.
     """
 
+    __slots__ = ()
+
     async def rows(self, name: str, /, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
 

@@ -87,9 +87,9 @@ class TaskRows(SqlTaskRows):
         self._delete_old(old)
         return len(old)
 
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
         transaction = self._transaction
-        old = transaction.typed(_OldTask, "old_kept_tasks", keep_for, transaction.now - keep_for, limit)
+        old = transaction.typed(_OldTask, "old_tasks_by_keep_for", keep_for, transaction.now - keep_for, limit)
         self._delete_old(old)
         return len(old)
 

@@ -42,7 +42,7 @@ WITH RECURSIVE found AS (
 )
 SELECT keep_for FROM found WHERE keep_for IS NOT NULL
 
--- name: old_kept_tasks
+-- name: old_tasks_by_keep_for
 SELECT id, queue, kind, state, finished_at FROM synergon_history AS old
 WHERE keep_for = ? AND finished_at < ? AND group_id IS NULL AND NOT EXISTS (
     SELECT 1 FROM synergon_dependency AS dependency CROSS JOIN synergon_task AS task
