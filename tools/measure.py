@@ -37,8 +37,8 @@ OUTSIDE: Final = re.compile(
 EXEMPT: Final = frozenset({"KEPT"})
 """Names in which such a word has another meaning: `Table.KEPT` of `stores.columns` has to do with no reservation."""
 STATEMENT_OR_COLUMN: Final = re.compile(r"^(?:-- name: |    )([a-z_]+)(?=$| +[A-Za-z]+\b)", re.MULTILINE)
-HTTP: Final = frozenset({"asgi_app", "http_client", "http_server", "signatures", "wire"})
-"""Modules in which a body is that of a request over HTTP, and no task function."""
+HTTP: Final = ("peering/", "web/", "node/health/", "cli/health", "cli/supervisor_health")
+"""Packages and modules in which a body is that of a request over HTTP, and no task function."""
 
 
 # ------------------------------------------------------------ the walk of a task
@@ -198,10 +198,23 @@ def _is_gerund(word: str) -> bool:
 
 def names_outside(trees: Mapping[Path, ast.Module], source: Path) -> list[str]:
     """Names that are defined in Python or SQL and contain a word that the glossary replaces, once for each."""
-    names = {name for path, tree in trees.items() if path.stem not in HTTP for name in _defined(tree)}
+    names = {
+        name
+        for path, tree in trees.items()
+        for name in _defined(tree)
+        if not (_speaks_http(path, source) and _words_outside(name) == ["body"])
+    }
     for path in source.rglob("*.sql"):
         names.update(STATEMENT_OR_COLUMN.findall(path.read_text(encoding="utf-8")))
-    return sorted(name for name in names - EXEMPT if OUTSIDE.search(f"_{_with_underscores(name)}_"))
+    return sorted(name for name in names - EXEMPT if _words_outside(name))
+
+
+def _words_outside(name: str) -> list[str]:
+    return OUTSIDE.findall(f"_{_with_underscores(name)}_")
+
+
+def _speaks_http(path: Path, source: Path) -> bool:
+    return path.relative_to(source).as_posix().startswith(HTTP)
 
 
 def _with_underscores(name: str) -> str:

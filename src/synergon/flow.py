@@ -311,7 +311,7 @@ class Flow:
         return self._engine.logger
 
 
-def _check_kept(step: Step[Any], source: Step[Any]) -> None:
+def _check_result_is_stored(step: Step[Any], source: Step[Any]) -> None:
     """Raise OptionError if the result that the step needs is not stored."""
     task_type = source.call.task_type
     if task_type is not None and not task_type.policy.keep_result:
@@ -324,7 +324,7 @@ def _check_kept(step: Step[Any], source: Step[Any]) -> None:
 def _check_reference(step: Step[Any], name: str, reference: ResultReference, *, is_item: bool) -> None:
     """Raise PayloadError if the JSON types of the result and of the argument cannot agree."""
     task_type, source = step.call.task_type, step_of(reference)
-    _check_kept(step, source)
+    _check_result_is_stored(step, source)
     if task_type is None:
         return
     wanted = task_type.signature.hint(name)
@@ -345,7 +345,7 @@ def _check_reference(step: Step[Any], name: str, reference: ResultReference, *, 
 
 def _check_map(step: MapStep[Any]) -> None:
     """Raise PayloadError if the result of the other step is never a list, or its items never fit."""
-    _check_kept(step, step.over)
+    _check_result_is_stored(step, step.over)
     result_type = step.over.result_type
     if "list" not in json_types(result_type):
         raise PayloadError(f"flow.map needs a list, but the result of step {step.over.name} is {describe(result_type)}")

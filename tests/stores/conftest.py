@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.postgres_server import distributed_url, store_url
@@ -18,6 +19,12 @@ from synergon.stores.postgres import PostgresStore
 from synergon.stores.sqlite import SqliteStore
 
 STORES = ("memory", "sqlite", "postgres", "distributed")
+
+
+def bound(sql: str, parameters: Sequence[Any]) -> Sequence[Any] | dict[str, Any]:
+    """The parameters of a SQLite statement by name, if the statement has the parameters $1, $2, …"""
+    numbered = {str(number): parameter for number, parameter in enumerate(parameters, 1)}
+    return {**numbered, "now": 10**15} if "$1" in sql else parameters
 
 
 def make_folder() -> tempfile.TemporaryDirectory[str]:

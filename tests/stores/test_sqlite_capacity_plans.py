@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from tests.stores.actions import amounts, demands, new_node
-from tests.stores.conftest import make_folder
+from tests.stores.conftest import bound, make_folder
 
 from synergon.model.claims import CandidateQuery, ClaimRequest, Claims, KindRequest
 from synergon.model.requirements import parse_requirements
@@ -220,7 +220,9 @@ def planner(request: pytest.FixtureRequest, crowd: sqlite3.Connection) -> sqlite
 
 def plan(connection: sqlite3.Connection, name: str, *parameters: Any, **named: Any) -> list[str]:
     """How the rows of tasks are found, and what is sorted."""
-    steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", parameters or named)]
+    steps = [
+        row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", bound(SQL[name], parameters) or named)
+    ]
     return [step for step in steps if "synergon_task" in step or "TEMP B-TREE" in step]
 
 
@@ -257,5 +259,5 @@ def test_what_goes_before_a_task_is_counted_by_index(planner: sqlite3.Connection
 
 @pytest.mark.parametrize("name", ["ready_among", "reservation", "reserve", "charge", "position"])
 def test_single_tasks_are_found_by_id(planner: sqlite3.Connection, name: str) -> None:
-    steps = plan(planner, name, *["[]"] * SQL[name].count("?"))
+    steps = plan(planner, name, *["[]"] * len(re.findall(r"\?|\$\d", SQL[name])))
     assert steps == ["SEARCH synergon_task USING INTEGER PRIMARY KEY (rowid=?)"]

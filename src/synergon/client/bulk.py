@@ -20,17 +20,17 @@ from synergon.client.operations import query_of
 from synergon.errors import OptionError, StoreError
 from synergon.model.lifecycle import FINAL, LIVE, State
 from synergon.model.operator_actions import NewAction, Verb
+from synergon.model.positions import RANGES
 from synergon.model.record import to_datetime
 from synergon.model.task_records import BulkFilters, TaskQuery
 from synergon.model.tasks import MAP_SUCCEEDED, Reprioritizing, Rescheduling
 from synergon.options.options import reject_unknown
-from synergon.stores.base import Store
-from synergon.stores.listing import RANGES
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
     from synergon.client.connection import Connection
     from synergon.model.tasks import Moved
+    from synergon.stores.base import Store
 
 PAGE: Final = 500
 """How many tasks one transaction changes at most."""

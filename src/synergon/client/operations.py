@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from synergon.errors import IllegalMove, KeyConflict, OptionError, StoreError, TaskError, TaskNotFound
 from synergon.model.cluster_status import ClusterStatus, WorkerStatus
 from synergon.model.lifecycle import State
+from synergon.model.positions import RANGES, check_cursor
 from synergon.model.process_identity import is_gone
 from synergon.model.record import is_storable, storable
 from synergon.model.requirements import KIND_DEFAULT
@@ -24,7 +25,6 @@ from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.options import check_choice, check_meta, check_moment, check_priority, reject_unknown
 from synergon.options.store_urls import shown
 from synergon.policies import Retention, cutoffs_of
-from synergon.stores.listing import RANGES, check_cursor
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer

@@ -69,10 +69,6 @@ class SharedState:
             return []
         return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]
 
-    def is_expired(self, task: TaskRecord) -> bool:
-        """Whether the task has expired."""
-        return task.expires_at is not None and task.expires_at <= self._now
-
     def may_be_reserved(self, task: TaskRecord, request: ClaimRequest) -> bool:
         """Whether a node with this request may reserve capacity for the task: the task has waited long enough, and no
         other live node has reserved capacity for it."""

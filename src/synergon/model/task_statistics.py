@@ -3,7 +3,6 @@ long they waited and ran, and which errors were the commonest."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -67,6 +66,8 @@ def fingerprint(type_name: str, message: str) -> tuple[str, str]:
     """A text that is equal for errors of one type whose messages differ only in numbers, ids and quoted texts, and
     the message without these."""
     common = _VARIABLE.sub("#", _QUOTED.sub("'…'", message[:READ_CHARACTERS]))
+    import hashlib  # slow to load
+
     digest = hashlib.blake2b(f"{type_name}\n{common}".encode(errors="replace"), digest_size=8).hexdigest()
     return digest, common[:SHOWN_CHARACTERS]
 

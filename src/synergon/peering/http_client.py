@@ -164,14 +164,14 @@ class Connection(asyncio.Protocol):
         self._has_headers = False
         self._has_length = False
         """Whether the headers define where the answer ends."""
-        self._is_kept_alive = False
+        self._keeps_alive = False
 
     def send(self, request: bytes) -> asyncio.Future[Answer]:
         """Write the request now. The returned future gets the answer."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._parts, self._size = [], 0
-        self._has_headers = self._has_length = self._is_kept_alive = False
+        self._has_headers = self._has_length = self._keeps_alive = False
         self._answered = asyncio.get_running_loop().create_future()
         assert self._transport is not None, "send is called after connection_made"
         self._transport.write(request)
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether another request can be sent on this connection."""
-        return self._is_kept_alive and self._transport is not None and not self._transport.is_closing()
+        return self._keeps_alive and self._transport is not None and not self._transport.is_closing()
 
     def close_after(self, seconds: float) -> None:
         """Close the connection unless it is used again within `seconds`."""
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         """Prevent the reuse of a connection on which a second answer begins: it would be taken for the answer to the
         next request."""
         if not self._is_waiting:
-            self._is_kept_alive = False
+            self._keeps_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  the name is enough
         """Note whether the headers define where the answer ends."""
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Finish the answer, and note whether the connection may be reused."""
         if self._has_headers and self._is_waiting:
-            self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
+            self._keeps_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
             self._finish()
 
 

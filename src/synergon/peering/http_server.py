@@ -210,7 +210,7 @@ class ServerConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._is_complete = False
-        self._is_kept_alive = False
+        self._keeps_alive = False
 
     def close(self) -> None:
         """Close the connection after pending writes."""
@@ -263,8 +263,8 @@ class ServerConnection(asyncio.Protocol):
             self._is_idle = False
             self._close_after(REQUEST_SECONDS)
         if not self._has_head:
-            room = HEAD_LIMIT - self._head_bytes
-            head, data = data[:room], data[room:]
+            remaining = HEAD_LIMIT - self._head_bytes
+            head, data = data[:remaining], data[remaining:]
             self._head_bytes += len(head)
             self._parse(head)
             if not self._has_head and self._head_bytes == HEAD_LIMIT:
@@ -310,8 +310,8 @@ class ServerConnection(asyncio.Protocol):
         self._is_answering = False
         if self._transport is None or self._rejection is not None:
             return
-        self._write(answer, is_last=not self._is_kept_alive)
-        if not self._is_kept_alive:
+        self._write(answer, is_last=not self._keeps_alive)
+        if not self._keeps_alive:
             self.close()
             self._close_after(REQUEST_SECONDS)
             return
@@ -398,7 +398,7 @@ class ServerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Note that the request is complete, and whether the connection stays open after it."""
         self._is_complete = True
-        self._is_kept_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
+        self._keeps_alive = self._parser.should_keep_alive()  # the parser answers this only in this callback
 
     def _too_large(self) -> Rejected:
         return Rejected(413, f"the body of a request here has at most {self._service.body_limit} bytes")

@@ -1,4 +1,4 @@
-"""Listings of tasks, for all stores: conditions, cursors and pages.
+"""Listings of tasks, for all stores: conditions and pages.
 
 A page is read by position: the key of the order (the id, a due time, an end) and the id. So pages neither shift nor
 repeat when tasks come and go, and no statement skips rows that it has read before.
@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from synergon.model.positions import RANGES, Position, cursor_of
 from synergon.model.record import from_datetime
 from synergon.model.task_records import TaskPage, TaskQuery, TaskRecord
 from synergon.stores.columns import conditions as column_conditions
-
-_CURSOR: Final = re.compile(r"(?:(-?[0-9]{1,19})\.)?([0-9]{1,19})")
-RANGES: Final = ("enqueued", "started", "finished")
-
-
-class Position(NamedTuple):
-    """The position of a task in the order of a listing."""
-
-    key: int
-    id: int
 
 
 class Found(NamedTuple):
@@ -44,22 +35,6 @@ class Dialect(NamedTuple):
     text: str
     """The text of a JSON column."""
     moment: Callable[[int], Any]
-
-
-def check_cursor(query: TaskQuery) -> bool:
-    """Whether the cursor belongs to the sort order of the query."""
-    found = _CURSOR.fullmatch(query.after or "0" if query.sort == "id" else query.after or "0.0")
-    return found is not None and (found[1] is None) == (query.sort == "id")
-
-
-def start_of(query: TaskQuery) -> Position | None:
-    """The position after which the page begins. None for the first page."""
-    found = None if query.after is None else _CURSOR.fullmatch(query.after)
-    return None if found is None else Position(int(found[1] or found[2]), int(found[2]))
-
-
-def _cursor(query: TaskQuery, position: Position) -> str:
-    return str(position.id) if query.sort == "id" else f"{position.key}.{position.id}"
 
 
 def position_of(query: TaskQuery, task: TaskRecord) -> Position:
@@ -86,7 +61,7 @@ def page_of(query: TaskQuery, found: Iterable[Found], bound: Position | None = N
     last = page[-1].position if len(ordered) > query.limit else bound
     return TaskPage(
         tasks=tuple(one.task for one in page if has_meta(query, one.task)),
-        next=None if last is None else _cursor(query, last),
+        next=None if last is None else cursor_of(query, last),
         is_cut=last is not None and last is bound,
     )
 

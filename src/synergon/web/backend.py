@@ -84,5 +84,5 @@ def _bounded(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")):
         return url
     address, _, query = url.partition("?")
-    kept = [each for each in query.split("&") if each and each.partition("=")[0] not in ("pool", "timeout")]
-    return f"{address}?{'&'.join([*kept, f'pool={POOL}', f'timeout={STATEMENT_SECONDS}'])}"
+    remaining = [each for each in query.split("&") if each and each.partition("=")[0] not in ("pool", "timeout")]
+    return f"{address}?{'&'.join([*remaining, f'pool={POOL}', f'timeout={STATEMENT_SECONDS}'])}"

@@ -23,12 +23,12 @@ from synergon.web.access import Role
 
 def _changed(record: type[msgspec.Struct], name: str, without: tuple[str, ...] = (), **added: Any) -> Any:
     """The shape of a record as a document: without some fields, and with others."""
-    kept = [
+    remaining = [
         (field.encode_name, field.type)
         for field in msgspec.structs.fields(record)
         if field.encode_name not in without and field.encode_name not in added
     ]
-    return msgspec.defstruct(name, [*kept, *added.items()], kw_only=True)
+    return msgspec.defstruct(name, [*remaining, *added.items()], kw_only=True)
 
 
 if TYPE_CHECKING:  # a type checker does not run the code below

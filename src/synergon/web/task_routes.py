@@ -37,8 +37,8 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE)]
 # ---------------------------------------------------------------- read
 
 
-class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The filters, the order and the page of a listing."""
+class TaskConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The filters that a listing and a bulk operation have in common."""
 
     state: tuple[State, ...] | None = None
     kind: tuple[str, ...] | None = None
@@ -46,8 +46,6 @@ class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tag: str | None = None
     key: str | None = None
     title: str | None = None
-    meta: tuple[str, ...] | None = None
-    """Each is `name=value`; the value is JSON, or else a text."""
     search: str | None = None
     enqueued_since: Moment | None = None
     enqueued_until: Moment | None = None
@@ -55,6 +53,13 @@ class TaskListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     started_until: Moment | None = None
     finished_since: Moment | None = None
     finished_until: Moment | None = None
+
+
+class TaskListQuery(TaskConditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The filters, the order and the page of a listing."""
+
+    meta: tuple[str, ...] | None = None
+    """Each is `name=value`; the value is JSON, or else a text."""
     sort: Literal["id", "due", "end"] = "id"
     ascending: bool = False
     after: str | None = None
@@ -242,23 +247,10 @@ def _refused(task_id: int, state: State | None, detail: str, key_holder: int | N
 # ---------------------------------------------------------------- change all that match
 
 
-class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskFilter(TaskConditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tasks an operation concerns, as in a listing."""
 
-    state: tuple[State, ...] | None = None
-    kind: tuple[str, ...] | None = None
-    queue: str | None = None
-    tag: str | None = None
-    key: str | None = None
-    title: str | None = None
     meta: dict[str, Any] | None = None
-    search: str | None = None
-    enqueued_since: Moment | None = None
-    enqueued_until: Moment | None = None
-    started_since: Moment | None = None
-    started_until: Moment | None = None
-    finished_since: Moment | None = None
-    finished_until: Moment | None = None
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,10 +11,11 @@ import msgspec
 
 from synergon.model.claims import CandidateQuery
 from synergon.model.lifecycle import State
+from synergon.model.positions import RANGES, Position, start_of
 from synergon.model.requirements import is_suitable
 from synergon.model.task_records import SEARCHED_TASKS, SORTED_STATES, TaskPage, TaskQuery, TaskRecord
 from synergon.stores.columns import matches
-from synergon.stores.listing import RANGES, Found, Position, has_meta, json_forms, page_of, start_of
+from synergon.stores.listing import Found, has_meta, json_forms, page_of
 from synergon.stores.memory.key_queues import key_queue_name
 from synergon.stores.memory.ready_groups import Position as ReadyPosition
 from synergon.stores.memory.ready_rows import open_groups

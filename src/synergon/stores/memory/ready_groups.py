@@ -79,12 +79,6 @@ class ReadyGroup:
         beside = self._heap_head(now)
         return beside if position is None or (beside is not None and beside < position) else position
 
-    def peek(self, head: Position) -> Row:
-        """The first task, whose position `head` has just returned."""
-        if self._fifo and self._fifo[0].id == head[2]:
-            return self._fifo[0]
-        return self._heap[0][3]
-
     def pop(self, head: Position) -> Row:
         """Remove and return the first task, whose position `head` has just returned."""
         if self._fifo and self._fifo[0].id == head[2]:

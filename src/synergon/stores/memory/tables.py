@@ -52,7 +52,7 @@ class Tables:
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
         """The history: for each final state, the tasks by `ended_no`, ascending."""
-        self.kept: Final[dict[int, dict[int, Row]]] = {}
+        self.by_keep_for: Final[dict[int, dict[int, Row]]] = {}
         """For each value of `keep_for`, the final tasks that have it, by `ended_no`, ascending."""
         self.last_end: int = 0
         self.pruned: Final[dict[tuple[State, str], int]] = {}
@@ -289,7 +289,7 @@ class Tables:
         row.ended_no = self.last_end
         self.ended[state][row.ended_no] = row
         if row.task.keep_for is not None:
-            self.kept.setdefault(row.task.keep_for, {})[row.ended_no] = row
+            self.by_keep_for.setdefault(row.task.keep_for, {})[row.ended_no] = row
         self._remove_live(row)
 
     def revive(self, row: Row, now: int) -> None:
@@ -365,7 +365,7 @@ class Tables:
         if state in FINAL:
             del self.ended[state][row.ended_no]
             if row.task.keep_for is not None:
-                del self.kept[row.task.keep_for][row.ended_no]
+                del self.by_keep_for[row.task.keep_for][row.ended_no]
             return
         if state is READY:
             self.ready.forget(row)

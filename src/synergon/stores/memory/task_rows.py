@@ -108,6 +108,8 @@ class TaskRows(port.TaskRows):
         crashes: int = 0,
         errors: Sequence[ErrorRecord] | None = None,
         ended_attempts: Sequence[AttemptRecord] | None = None,
+        owner_deaths: int | None = None,
+        server_failures: int | None = None,
     ) -> None:
         row = self._session.tables.rows[task_id]
         row.attempts = max(row.attempts - attempts, 0)
@@ -116,18 +118,10 @@ class TaskRows(port.TaskRows):
             row.errors = tuple(errors)
         if ended_attempts is not None:
             row.ended_attempts = tuple(ended_attempts)
-
-    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
-        self._session.tables.rows[task_id].server_failures = server_failures
-
-    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
-        self._session.tables.rows[task_id].owner_deaths = owner_deaths
-
-    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
-        self._session.tables.rows[task_id].errors = tuple(errors)
-
-    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
-        self._session.tables.rows[task_id].ended_attempts = tuple(ended_attempts)
+        if owner_deaths is not None:
+            row.owner_deaths = owner_deaths
+        if server_failures is not None:
+            row.server_failures = server_failures
 
     async def set_requirements(self, task_id: int, requirements: str) -> None:
         self._session.tables.set_requirements(self._session.tables.rows[task_id], requirements)
@@ -167,12 +161,12 @@ class TaskRows(port.TaskRows):
         )
 
     async def keeps(self) -> list[int]:
-        return sorted(self._session.tables.kept)
+        return sorted(self._session.tables.by_keep_for)
 
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
         ended_before = self._session.now - keep_for
-        kept = self._session.tables.kept[keep_for].values()
-        old = takewhile(lambda row: (row.finished_at or 0) < ended_before, kept)
+        of_age = self._session.tables.by_keep_for[keep_for].values()
+        old = takewhile(lambda row: (row.finished_at or 0) < ended_before, of_age)
         return self._delete_old(islice((row for row in old if self._can_be_pruned(row)), limit))
 
     def _can_be_pruned(self, row: Row) -> bool:

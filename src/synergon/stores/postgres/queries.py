@@ -9,9 +9,10 @@ import msgspec
 
 from synergon.model.lifecycle import FINAL, LIVE, State
 from synergon.model.nodes import NodeRecord
+from synergon.model.positions import Position, start_of
 from synergon.model.record import from_datetime, to_datetime
 from synergon.model.task_records import SEARCHED_TASKS, TaskPage, TaskQuery, TaskRecord
-from synergon.stores.listing import Dialect, Found, Position, bound_of, page_of, position_of, search_condition, start_of
+from synergon.stores.listing import Dialect, Found, bound_of, page_of, position_of, search_condition
 from synergon.stores.listing import conditions as listing_conditions
 from synergon.stores.postgres.session import Session
 from synergon.stores.rows import NodeCount

@@ -7,25 +7,25 @@ from typing import Final
 from synergon.model.record import from_datetime
 from synergon.stores import claim_primitives, task_primitives
 from synergon.stores import session as port
-from synergon.stores.postgres.audit_rows import AuditRows
-from synergon.stores.postgres.count_rows import CountRows
 from synergon.stores.postgres.dependency_rows import DependencyRows
 from synergon.stores.postgres.fair_rows import FairRows
-from synergon.stores.postgres.group_rows import GroupRows
-from synergon.stores.postgres.key_hold_rows import KeyHoldRows
 from synergon.stores.postgres.key_queue_rows import KeyQueueRows
 from synergon.stores.postgres.limit_rows import LimitRows
 from synergon.stores.postgres.lock_order import LockOrder
 from synergon.stores.postgres.node_rows import NodeRows
-from synergon.stores.postgres.queue_rows import QueueRows
 from synergon.stores.postgres.ready_rows import ReadyRows
-from synergon.stores.postgres.retention_rows import RetentionRows
-from synergon.stores.postgres.schedule_rows import ScheduleRows
 from synergon.stores.postgres.server_rows import ServerRows
 from synergon.stores.postgres.statistics_rows import StatisticsRows
 from synergon.stores.postgres.task_rows import TaskRows
 from synergon.stores.postgres.transaction import Transaction
 from synergon.stores.session import Part
+from synergon.stores.sql_rows.audit_rows import AuditRows
+from synergon.stores.sql_rows.count_rows import CountRows
+from synergon.stores.sql_rows.group_rows import GroupRows
+from synergon.stores.sql_rows.key_hold_rows import KeyHoldRows
+from synergon.stores.sql_rows.queue_rows import QueueRows
+from synergon.stores.sql_rows.retention_rows import RetentionRows
+from synergon.stores.sql_rows.schedule_rows import ScheduleRows
 
 
 class Session(Transaction):

@@ -3,12 +3,15 @@ the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from synergon.model.lifecycle import State
+from synergon.model.record import to_datetime
 from synergon.stores.rows import KeyQueueLimit, ServerHealth, ServerName, SharedLimits
 from synergon.stores.session import Touched
+from synergon.stores.sql_rows.named_statements import NamedStatements
 from synergon.stores.typed_rows import Row, field_names, read_rows
 from synergon.stores.unreadable import UnreadableRows
 
@@ -20,7 +23,7 @@ FinalCounts = dict[tuple[str, str, str], int]
 """Changes of the numbers of final tasks, by (queue, kind, state)."""
 
 
-class Transaction:
+class Transaction(NamedStatements):
     """Runs named statements on one connection.
 
     `key_queue_limits` has the limits of the kinds whose key queues are locked. `locked_groups` has the groups that are
@@ -79,7 +82,7 @@ class Transaction:
         self._final_counts: FinalCounts = {}
         self._queues: set[str] = set()
 
-    async def rows(self, name: str, *parameters: Any) -> list[Any]:
+    async def rows(self, name: str, /, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
         rows: list[Any] = await self._connection.fetch(self._sql[name], *parameters)
         return rows
@@ -89,7 +92,7 @@ class Transaction:
         rows: list[Any] = await self._connection.fetch(self._sql[name].replace("{new}", new), *parameters)
         return rows
 
-    async def typed(self, row_type: type[Row], name: str, *parameters: Any) -> list[Row]:
+    async def typed(self, row_type: type[Row], name: str, /, *parameters: Any) -> list[Row]:
         """All rows of the named statement as structs, whose fields are the columns of the statement."""
         rows = await self.rows(name, *parameters)
         if not rows:
@@ -98,22 +101,39 @@ class Transaction:
         columns = field_names(row_type) if self.is_callers else tuple(rows[0].keys())
         return read_rows(row_type, columns, rows, self.unreadable)
 
-    async def ids(self, name: str, *parameters: Any) -> list[int]:
+    async def ids(self, name: str, /, *parameters: Any) -> list[int]:
         """The values of the only column of the named statement."""
         return [task_id for (task_id,) in await self.rows(name, *parameters)]
 
-    async def row(self, name: str, *parameters: Any) -> Any:
+    async def row(self, name: str, /, *parameters: Any) -> Any:
         """The first row of the named statement, or None."""
         return await self._connection.fetchrow(self._sql[name], *parameters)
 
-    async def value(self, name: str, *parameters: Any) -> Any:
+    async def value(self, name: str, /, *parameters: Any) -> Any:
         """The first value of the first row of the named statement, or None."""
         return await self._connection.fetchval(self._sql[name], *parameters)
 
-    async def run(self, name: str, *parameters: Any) -> int:
+    async def run(self, name: str, /, *parameters: Any) -> int:
         """Run the named statement. Returns how many rows it changed."""
         status: str = await self._connection.execute(self._sql[name], *parameters)
         return int(status.rpartition(" ")[2])
+
+    async def run_all(self, name: str, rows: Sequence[Sequence[Any]], /) -> int:
+        """Write these rows with the named statement, which has one array for each column. Returns how many rows it
+        changed; in a caller's transaction, whose driver does not say that, the number of rows given."""
+        columns = map(list, zip(*rows, strict=True))
+        if self.is_callers:
+            await self.rows(name, *columns)
+            return len(rows)
+        return await self.run(name, *columns) if rows else 0
+
+    def pairs(self, pairs: Collection[tuple[Any, Any]], /) -> tuple[list[Any], list[Any]]:
+        """Pairs as two parameters: an array of the first values, and one of the second."""
+        return [first for first, _ in pairs], [second for _, second in pairs]
+
+    def moment(self, moment: int, /) -> datetime:
+        """A moment as a parameter."""
+        return to_datetime(moment)
 
     def count(self, queue: str, kind: str, state: State | str, number: int) -> None:
         """Note a change of the number of final tasks. `flush` writes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -28,10 +28,10 @@ from synergon.model.tasks import (
 from synergon.options.addresses import normal_address
 from synergon.options.durations import LONGEST_SECONDS, microseconds, rough
 from synergon.policies import HIGHEST_PRIORITY, LOWEST_PRIORITY, rate_text
-from synergon.stores.rows import LimitRow
 
-NODE_VERBS: Final[frozenset[Verb]] = frozenset({"cordon", "uncordon", "stop", "drain", "restart"})
-"""Operator actions that the named node carries out."""
+if TYPE_CHECKING:  # what producers import is loaded quickly
+    from synergon.stores.rows import LimitRow
+
 CORDONING: Final[frozenset[Verb]] = frozenset({"cordon", "drain", "restart"})
 """Operator actions that cordon the named node at once, in the transaction that records the action."""
 ENDED_BEFORE: Final = "ended before"

@@ -93,7 +93,7 @@ async def keep_success(session: Session, task: FinalTask) -> None:
     """Write the success of a task that has just been brought back for a retry: its row forgets when that attempt
     started and ended. Does nothing if the task had not succeeded."""
     if task.state is State.SUCCEEDED:
-        await session.tasks.set_ended_attempts(task.id, _last((*task.ended_attempts, _success(task))))
+        await session.tasks.charge(task.id, ended_attempts=_last((*task.ended_attempts, _success(task))))
 
 
 def _success(task: FinalTask) -> AttemptRecord:

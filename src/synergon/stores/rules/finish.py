@@ -214,7 +214,7 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome, names: atte
             return await _leave_to_others(session, task, requirements)
         case ServerFault():
             # A damaged row may have any number.
-            await session.tasks.set_server_failures(task.id, max(task.server_failures, 0) + 1)
+            await session.tasks.charge(task.id, server_failures=max(task.server_failures, 0) + 1)
         case HandedBack(delay=delay, protected_for=protected_for):
             return await session.tasks.release(task, delay=delay, protected_for=protected_for, by_owner=True)
     alone = isinstance(outcome, Crashed) and batches.must_run_alone(task)
@@ -302,7 +302,7 @@ async def give_back_attempt(
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:
     """Append an error to the list of a live task. The list holds the latest `MAX_ERRORS`."""
-    await session.tasks.set_errors(task.id, await _errors_with(session, task, error))
+    await session.tasks.charge(task.id, errors=await _errors_with(session, task, error))
 
 
 async def _errors_with(

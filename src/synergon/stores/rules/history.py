@@ -35,7 +35,7 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
             pruned += await _prune_groups(session, state, age, limit - pruned)
     for keep_for in await session.tasks.keeps():
         if pruned < limit:
-            pruned += await session.tasks.prune_kept(keep_for, limit - pruned)
+            pruned += await session.tasks.prune_by_keep_for(keep_for, limit - pruned)
     await session.key_queues.prune_rates(limit)
     await session.key_holds.prune(limit)
     if cutoffs.statistics is not None:

@@ -292,10 +292,6 @@ class SharedCapacity:
         them. Commands for other servers need not be read."""
         return [server.address for server in self._pools[provider].servers if self._is_open_to_command(server)]
 
-    def is_covered(self, providers: Iterable[str]) -> bool:
-        """Whether a limit covers any server of these providers."""
-        return any(self._prefixes(server.address) for name in providers for server in self._pools[name].servers)
-
     def full(self, names: Iterable[str]) -> list[str]:
         """The limits of this list that have no free permit."""
         return [name for name in names if self._remaining(name) == 0]

@@ -102,7 +102,7 @@ def start_of(span: int, moment: int) -> int:
 
 def span_for(age: int) -> int:
     """The shortest span for which there are rows of this age."""
-    return next((span for span, kept in KEPT.items() if age <= kept), DAY)
+    return next((span for span, retention in KEPT.items() if age <= retention), DAY)
 
 
 def _statistics(name: tuple[str, str], rows: Sequence[StatisticsRow], span: int, since: int, now: int) -> Statistics:

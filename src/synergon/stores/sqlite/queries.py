@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from synergon.model.lifecycle import FINAL, LIVE, State
+from synergon.model.positions import Position, start_of
 from synergon.model.task_records import SEARCHED_TASKS, Sort, TaskPage, TaskQuery, TaskRecord
 from synergon.stores.listing import (
     Dialect,
     Found,
-    Position,
     bound_of,
     conditions,
     page_of,
     position_of,
     search_condition,
-    start_of,
 )
 from synergon.stores.rows import NodeCount
 from synergon.stores.sqlite.transaction import SQL, Transaction, as_json

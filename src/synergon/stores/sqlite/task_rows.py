@@ -1,23 +1,21 @@
-"""Live tasks and the history in the SQLite store: implements `stores.task_primitives.TaskRows` with the statements of
-`sql/task_rows.sql`, `sql/tasks.sql` and `sql/operations.sql`."""
+"""Live tasks and the history in the SQLite store: inserts, ends and deletes tasks with as few statements as possible,
+because starting a statement costs more than its rows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores import task_primitives as port
 from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
-from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
-from synergon.stores.sqlite.transaction import Transaction, as_json
+from synergon.stores.rows import ChangedTask, FinalTask, KeyHolder, LiveTask
+from synergon.stores.sql_rows.task_rows import TaskRows as SqlTaskRows
+from synergon.stores.sqlite.transaction import Statements, Transaction, as_json
 from synergon.stores.task_primitives import NO_RESULTS
 
 READY: Final = State.READY  # every insert uses it, and a constant is read faster than a member
@@ -34,35 +32,28 @@ class _OldTask(msgspec.Struct, frozen=True):
     finished_at: int
 
 
-class TaskRows(port.TaskRows):
-    """Implements `stores.task_primitives.TaskRows` for the SQLite store. Needs no locks, because SQLite has one writer
-    at a time."""
+class TaskRows(SqlTaskRows):
+    """`stores.sql_rows.task_rows` for the SQLite store. Needs no locks, because SQLite has one writer at a time."""
 
     __slots__ = ("_transaction",)
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
+        self._sql = Statements(transaction)
 
     async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        return {task.id: task for task in self._transaction.typed(LiveTask, "running_tasks", as_json(ids))}
-
-    async def live(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        return {task.id: task for task in self._transaction.typed(LiveTask, "live_tasks", as_json(ids))}
-
-    async def final(self, ids: Iterable[int]) -> dict[int, FinalTask]:
-        return {task.id: task for task in self._transaction.typed(FinalTask, "final_tasks", as_json(ids))}
+        """Called for every batch of outcomes, so it takes the shortest way."""
+        found = self._transaction.typed(LiveTask, "running_tasks", **{"1": as_json(ids)})
+        return {task.id: task for task in found}
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        wanted = as_json(ids)
+        """Called for every awaited result, so it takes the shortest way."""
+        wanted = {"1": as_json(ids)}
         return {
             record.id: record
             for table in ("get_live", "get_final")
-            for record in self._transaction.typed(TaskRecord, table, wanted)
+            for record in self._transaction.typed(TaskRecord, table, **wanted)
         }
-
-    async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
-        found = self._transaction.typed(FinishedClaim, "finished_claims", ids=as_json(ids))
-        return {claim.id: claim for claim in found}
 
     async def end(
         self,
@@ -83,80 +74,6 @@ class TaskRows(port.TaskRows):
         for (queue, kind), count in Counter((task.queue, task.kind) for task in tasks).items():
             transaction.run("tally", queue, kind, state.value, count)
 
-    async def release(
-        self,
-        task: LiveTask,
-        *,
-        delay: int | None = None,
-        limit_key: str | None = None,
-        leaves_key_queue: bool = False,
-        protected_for: int = 0,
-        by_owner: bool = False,
-    ) -> State:
-        now = self._transaction.now
-        if delay is not None and delay > 0:
-            state = State.SCHEDULED
-        else:
-            is_keyed = limit_key is not None or (task.limit_key is not None and not leaves_key_queue)
-            state = State.WAITING if is_keyed else State.READY
-        self._transaction.run(
-            "release",
-            id=task.id,
-            state=state.value,
-            run_at=None if delay is None else now + delay,
-            limit_key=limit_key,
-            leaves_key_queue=leaves_key_queue,
-            protected_until=now + protected_for if protected_for > 0 else None,
-            by_owner=by_owner,
-        )
-        return state
-
-    async def charge(
-        self,
-        task_id: int,
-        *,
-        attempts: int = 0,
-        crashes: int = 0,
-        errors: Sequence[ErrorRecord] | None = None,
-        ended_attempts: Sequence[AttemptRecord] | None = None,
-    ) -> None:
-        self._transaction.run(
-            "charge",
-            attempts,
-            crashes,
-            None if errors is None else _encode(errors),
-            None if ended_attempts is None else _encode(ended_attempts),
-            task_id,
-        )
-
-    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
-        self._transaction.run("set_server_failures", server_failures, task_id)
-
-    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
-        self._transaction.run("set_owner_deaths", owner_deaths, task_id)
-
-    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
-        self._transaction.run("set_errors", _encode(errors), task_id)
-
-    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
-        self._transaction.run("set_ended_attempts", _encode(ended_attempts), task_id)
-
-    async def set_requirements(self, task_id: int, requirements: str) -> None:
-        self._transaction.run("set_requirements", requirements, task_id)
-
-    async def report(self, task_id: int, claim_no: int, progress: Progress | None, *, is_overdue: bool) -> bool:
-        encoded = None if progress is None else _encode(progress)
-        return self._transaction.run("report", encoded, is_overdue, task_id, claim_no) == 1
-
-    async def request_cancel(self, task_id: int) -> None:
-        self._transaction.run("request_cancel", task_id)
-
-    async def extend_timeout(self, task_id: int, extra: int, at_most: int) -> None:
-        self._transaction.run("extend_timeout", extra, at_most, task_id)
-
-    async def set_meta(self, task: LiveTask | FinalTask, meta: bytes) -> None:
-        self._transaction.run("set_live_meta" if isinstance(task, LiveTask) else "set_final_meta", meta, task.id)
-
     async def delete(self, task_id: int) -> None:
         self._transaction.run("delete_live", as_json([task_id]))
 
@@ -170,12 +87,9 @@ class TaskRows(port.TaskRows):
         self._delete_old(old)
         return len(old)
 
-    async def keeps(self) -> list[int]:
-        return self._transaction.ids("keeps")
-
-    async def prune_kept(self, keep_for: int, limit: int) -> int:
+    async def prune_by_keep_for(self, keep_for: int, limit: int) -> int:
         transaction = self._transaction
-        old = transaction.typed(_OldTask, "old_kept_tasks", keep_for, transaction.now - keep_for, limit)
+        old = transaction.typed(_OldTask, "old_tasks_by_keep_for", keep_for, transaction.now - keep_for, limit)
         self._delete_old(old)
         return len(old)
 
@@ -212,7 +126,7 @@ class TaskRows(port.TaskRows):
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
         transaction = self._transaction
-        if transaction.row("key_holder", task.kind, task.key) is not None:
+        if transaction.row("key_holder", **{"1": task.kind, "2": task.key}) is not None:
             return None
         if transaction.row("key_hold", task.kind, task.key, transaction.now) is not None:
             return None
@@ -246,38 +160,6 @@ class TaskRows(port.TaskRows):
             tags=_tags(task),
         )
         return state
-
-    async def key_holder(self, kind: str, key: str) -> KeyHolder | None:
-        found = self._transaction.typed(KeyHolder, "key_holder", kind, key)
-        return found[0] if found else None
-
-    async def key_holders(self, names: Collection[KeyName]) -> dict[KeyName, KeyHolder]:
-        found = self._transaction.typed(KeyHolder, "key_holders", as_json(names))
-        return {(holder.kind, holder.key): holder for holder in found}
-
-    async def reschedule(self, task_id: int, run_at: int | None, delay: int | None) -> ChangedTask | None:
-        now = self._transaction.now
-        due = run_at if run_at is not None else now + (delay or 0)
-        changed = self._transaction.typed(ChangedTask, "reschedule", due=due, now=now, id=task_id)
-        return changed[0] if changed else None
-
-    async def set_priority(self, task_id: int, priority: int) -> ChangedTask | None:
-        changed = self._transaction.typed(ChangedTask, "set_priority", priority=priority, id=task_id)
-        return changed[0] if changed else None
-
-    async def expired(self, limit: int) -> list[LiveTask]:
-        return self._transaction.typed(LiveTask, "expired", self._transaction.now, limit)
-
-    async def make_due_ready(self, limit: int) -> list[ChangedTask]:
-        return self._transaction.typed(ChangedTask, "make_due_ready", self._transaction.now, limit)
-
-    async def next_due_in(self) -> int | None:
-        now = self._transaction.now
-        (moment,) = self._transaction.row("next_due", now)
-        return None if moment is None else max(moment - now, 0)
-
-    async def orphans(self, dead: Collection[str], limit: int) -> list[LiveTask]:
-        return self._transaction.typed(LiveTask, "orphans", as_json(dead), limit)
 
 
 def _text(result: bytes | None) -> str | None:

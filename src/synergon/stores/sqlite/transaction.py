@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from synergon.errors import StoreUnavailable
 from synergon.model.process_identity import BOOT_ID
 from synergon.stores.columns import Form
 from synergon.stores.session import Touched
+from synergon.stores.sql_rows.named_statements import NamedStatements
 from synergon.stores.statements import statements
 from synergon.stores.typed_rows import Row, read_rows
 from synergon.stores.unreadable import BadText, UnreadableRows
@@ -236,16 +237,12 @@ class Transaction:
         """Run the named statement. Returns how many rows it changed."""
         return self._execute(SQL[name], parameters or named).rowcount
 
-    def run_each(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run the named statement once for each set of parameters."""
+    def run_each(self, name: str, rows: Sequence[Sequence[Any] | dict[str, Any]]) -> int:
+        """Run the named statement once for each set of parameters. Returns how many rows it changed."""
         if rows:
             self._insert_tasks()
-            self._cursor.executemany(SQL[name], rows)
-
-    def declared(self, name: str, names: Iterable[str]) -> dict[str, str]:
-        """The value that the named statement finds for each of these names, without names that it does not find."""
-        found = {name_: self.row(name, name_) for name_ in names}
-        return {name_: row[0] for name_, row in found.items() if row is not None}
+            return self._cursor.executemany(SQL[name], rows).rowcount
+        return 0
 
     def select(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[Any]:
         """All rows of a statement that was composed of checked parts."""
@@ -260,6 +257,56 @@ class Transaction:
         if self._new_queues:
             self._insert_tasks()
         return self._cursor.execute(sql, parameters)
+
+
+_NUMBERS: Final = tuple(str(number) for number in range(1, 33))
+_WITH_CLOCK: Final = frozenset(name for name, text in SQL.items() if ":now" in text)
+_WITH_NEW_ID: Final = frozenset(name for name, text in SQL.items() if ":next_id" in text)
+
+
+class Statements(NamedStatements):
+    """Implements `NamedStatements` for a transaction of SQLite: runs the primitives of `stores.sql_rows`."""
+
+    __slots__ = ("transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction: Final = transaction
+
+    async def rows(self, name: str, /, *parameters: Any) -> list[Any]:
+        return self.transaction.rows(name, **self._named(name, parameters))
+
+    async def typed(self, row_type: type[Row], name: str, /, *parameters: Any) -> list[Row]:
+        return self.transaction.typed(row_type, name, **self._named(name, parameters))
+
+    async def ids(self, name: str, /, *parameters: Any) -> list[int]:
+        return self.transaction.ids(name, **self._named(name, parameters))
+
+    async def value(self, name: str, /, *parameters: Any) -> Any:
+        row = self.transaction.row(name, **self._named(name, parameters))
+        return None if row is None else row[0]
+
+    async def run(self, name: str, /, *parameters: Any) -> int:
+        return self.transaction.run(name, **self._named(name, parameters))
+
+    async def run_all(self, name: str, rows: Sequence[Sequence[Any]], /) -> int:
+        return self.transaction.run_each(name, [self._named(name, row) for row in rows])
+
+    def pairs(self, pairs: Collection[tuple[Any, Any]], /) -> tuple[list[Any]]:
+        return (list(pairs),)
+
+    def moment(self, moment: int, /) -> int:
+        return moment
+
+    def _named(self, name: str, parameters: Sequence[Any]) -> dict[str, Any]:
+        named = {
+            number: as_json(value) if type(value) is list else value
+            for number, value in zip(_NUMBERS, parameters, strict=False)
+        }
+        if name in _WITH_CLOCK:
+            named["now"] = self.transaction.now
+        if name in _WITH_NEW_ID:
+            named["next_id"] = self.transaction.next_id()
+        return named
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -182,7 +182,7 @@ WITH RECURSIVE key_queue (limit_key) AS (
     )
     FROM key_queue WHERE key_queue.limit_key IS NOT NULL
 )
-SELECT limit_key FROM key_queue
+SELECT $1::text AS kind, limit_key FROM key_queue
 WHERE limit_key IS NOT NULL AND EXISTS (
     SELECT 1 FROM {schema}.task
     WHERE task.kind = $1 AND task.limit_key = key_queue.limit_key AND NOT task.is_dependent

@@ -140,7 +140,7 @@ WITH RECURSIVE found AS (
 )
 SELECT keep_for FROM found WHERE keep_for IS NOT NULL
 
--- name: prune_kept
+-- name: prune_by_keep_for
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE keep_for = $1 AND finished_at < now() - $1::bigint * interval '1 microsecond'

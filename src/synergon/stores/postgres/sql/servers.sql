@@ -18,7 +18,8 @@ SELECT name FROM {schema}.provider WHERE name = $1 FOR UPDATE
 -- name: add_servers
 -- A server that remains in the pool retains its health.
 INSERT INTO {schema}.server (provider, address, capacity)
-SELECT $1, address, capacity FROM unnest($2::text[], $3::bigint[]) AS new (address, capacity) ORDER BY address
+SELECT provider, address, capacity
+FROM unnest($1::text[], $2::text[], $3::bigint[]) AS new (provider, address, capacity) ORDER BY provider, address
 ON CONFLICT (provider, address) DO UPDATE SET capacity = excluded.capacity
 
 -- name: drop_servers

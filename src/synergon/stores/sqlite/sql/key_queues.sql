@@ -68,38 +68,38 @@ FROM (
     )
 )
 
--- name: set_alarm
-INSERT INTO synergon_batch_alarm (kind, limit_key, due_at) VALUES (?, ?, ?)
+-- name: set_alarms
+INSERT INTO synergon_batch_alarm (kind, limit_key, due_at) VALUES ($1, $2, $3)
 ON CONFLICT (kind, limit_key) DO UPDATE SET due_at = excluded.due_at
 
--- name: delete_alarm
-DELETE FROM synergon_batch_alarm WHERE kind = ? AND limit_key = ?
+-- name: delete_alarms
+DELETE FROM synergon_batch_alarm WHERE kind = $1 AND limit_key = $2
 
 -- name: due_alarms
-SELECT kind, limit_key FROM synergon_batch_alarm WHERE due_at <= ? ORDER BY due_at LIMIT ?
+SELECT kind, limit_key FROM synergon_batch_alarm WHERE due_at <= :now ORDER BY due_at LIMIT $1
 
 -- name: first_waiting
 SELECT id FROM synergon_task
-WHERE kind = ? AND limit_key = ? AND is_dependent = 0 AND state = 'waiting'
+WHERE kind = $1 AND limit_key = $2 AND is_dependent = 0 AND state = 'waiting'
     AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
-ORDER BY priority DESC, id LIMIT ?
+ORDER BY priority DESC, id LIMIT $3
 
 -- name: excess
 SELECT id FROM synergon_task
-WHERE kind = :kind AND limit_key = :limit_key AND is_dependent = 0 AND state = 'ready' AND id NOT IN (
+WHERE kind = $1 AND limit_key = $2 AND is_dependent = 0 AND state = 'ready' AND id NOT IN (
     SELECT id FROM (
         SELECT id, priority FROM synergon_task
-        WHERE kind = :kind AND limit_key = :limit_key AND is_dependent = 0 AND state = 'ready'
+        WHERE kind = $1 AND limit_key = $2 AND is_dependent = 0 AND state = 'ready'
             AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
         UNION ALL
         SELECT * FROM (
             SELECT id, priority FROM synergon_task
-            WHERE kind = :kind AND limit_key = :limit_key AND is_dependent = 0 AND state = 'waiting'
+            WHERE kind = $1 AND limit_key = $2 AND is_dependent = 0 AND state = 'waiting'
                 AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
-            ORDER BY priority DESC, id LIMIT :allowed
+            ORDER BY priority DESC, id LIMIT $3
         )
     )
-    ORDER BY priority DESC, id LIMIT :allowed
+    ORDER BY priority DESC, id LIMIT $3
 )
 
 -- name: promote
@@ -116,7 +116,7 @@ RETURNING {ChangedTask}
 
 -- name: demote
 UPDATE synergon_task SET state = 'waiting', reserved_by = NULL, reserved_until = NULL
-WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
+WHERE id IN (SELECT value FROM json_each($1)) AND state = 'ready'
 RETURNING {ChangedTask}
 
 -- name: key_queues_of_kind
@@ -124,22 +124,22 @@ RETURNING {ChangedTask}
 WITH RECURSIVE found (state, limit_key) AS (
     SELECT start.state, (
         SELECT min(task.limit_key) FROM synergon_task AS task
-        WHERE task.kind = :kind AND task.state = start.state AND task.limit_key IS NOT NULL AND task.is_dependent = 0
+        WHERE task.kind = $1 AND task.state = start.state AND task.limit_key IS NOT NULL AND task.is_dependent = 0
     )
     FROM (SELECT 'ready' AS state UNION ALL SELECT 'waiting') AS start
     UNION ALL
     SELECT found.state, (
         SELECT min(task.limit_key) FROM synergon_task AS task
-        WHERE task.kind = :kind AND task.state = found.state AND task.limit_key > found.limit_key
+        WHERE task.kind = $1 AND task.state = found.state AND task.limit_key > found.limit_key
             AND task.is_dependent = 0
     )
     FROM found WHERE found.limit_key IS NOT NULL
 )
-SELECT DISTINCT :kind AS kind, limit_key FROM found WHERE limit_key IS NOT NULL
+SELECT DISTINCT $1 AS kind, limit_key FROM found WHERE limit_key IS NOT NULL
 
 -- name: key_queues_of_queue
 SELECT DISTINCT kind, limit_key FROM synergon_task
-WHERE limit_key IS NOT NULL AND is_dependent = 0 AND state IN ('ready', 'waiting') AND queue = ?
+WHERE limit_key IS NOT NULL AND is_dependent = 0 AND state IN ('ready', 'waiting') AND queue = $1
 
 -- name: key_queue_rates
 WITH key_queue (kind, limit_key) AS (VALUES {names}), clock (now) AS (SELECT ?)
@@ -168,23 +168,23 @@ SELECT next_at FROM synergon_rate WHERE kind = ? AND limit_key = ?
 
 -- name: queue_due
 UPDATE synergon_task SET state = 'waiting'
-WHERE kind = ? AND limit_key = ? AND state = 'scheduled' AND run_at <= ? AND is_dependent = 0
+WHERE kind = $1 AND limit_key = $2 AND state = 'scheduled' AND run_at <= $3 AND is_dependent = 0
 RETURNING {ChangedTask}
 
--- name: set_next_start
-INSERT INTO synergon_rate (kind, limit_key, next_at) VALUES (?, ?, ?)
+-- name: set_next_starts
+INSERT INTO synergon_rate (kind, limit_key, next_at) VALUES ($1, $2, $3)
 ON CONFLICT (kind, limit_key) DO UPDATE SET next_at = excluded.next_at
 
 -- name: postpone
--- The parameter is a list of pairs [id, moment].
+-- $1 is a list of pairs [id, moment].
 UPDATE synergon_task SET state = 'scheduled', run_at = postponed.run_at
 FROM (
-    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run_at FROM json_each(?)
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS run_at FROM json_each($1)
 ) AS postponed
 WHERE synergon_task.id = postponed.id AND state = 'waiting'
 RETURNING {ChangedTask}
 
 -- name: prune_rates
 DELETE FROM synergon_rate WHERE (kind, limit_key) IN (
-    SELECT kind, limit_key FROM synergon_rate WHERE next_at < ? ORDER BY next_at LIMIT ?
+    SELECT kind, limit_key FROM synergon_rate WHERE next_at < :now ORDER BY next_at LIMIT $1
 )

@@ -28,31 +28,31 @@ SET leased_until = :leased_until, lease = :lease, published = coalesce(:publishe
 WHERE id = :id
 
 -- name: cordon
-UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, ?) WHERE id = ?
+UPDATE synergon_node SET cordoned_at = coalesce(cordoned_at, :now) WHERE id = $1
 
 -- name: uncordon
-UPDATE synergon_node SET cordoned_at = NULL WHERE id = ?
+UPDATE synergon_node SET cordoned_at = NULL WHERE id = $1
 
 -- name: lease_and_cordon
 SELECT leased_until, lease, boot_id, cordoned_at FROM synergon_node WHERE id = ?
 
 -- name: lease
-SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = ?
+SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = $1
 
 -- name: leases
 SELECT id, leased_until, lease, boot_id FROM synergon_node
 
 -- name: node_names
-SELECT id, name, process FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))
+SELECT id, name, process FROM synergon_node WHERE id IN (SELECT value FROM json_each($1))
 
 -- name: runners
 -- The nodes that run a kind and serve a queue, with their leases.
 SELECT id, leased_until, lease, boot_id FROM synergon_node
 WHERE CASE WHEN json_valid(CAST(kinds AS TEXT)) THEN EXISTS (
-        SELECT 1 FROM json_each(CAST(kinds AS TEXT)) WHERE value = :kind
+        SELECT 1 FROM json_each(CAST(kinds AS TEXT)) WHERE value = $1
     ) END
     AND CASE WHEN json_valid(CAST(queues AS TEXT)) THEN json_type(CAST(queues AS TEXT)) = 'null' OR EXISTS (
-        SELECT 1 FROM json_each(CAST(queues AS TEXT)) WHERE value = :queue
+        SELECT 1 FROM json_each(CAST(queues AS TEXT)) WHERE value = $2
     ) END
 
 -- name: unregister
@@ -67,5 +67,5 @@ FROM synergon_node ORDER BY registered_at, id
 SELECT node_id, count(*) AS count FROM synergon_task WHERE state = 'running' GROUP BY node_id
 
 -- name: delete_idle_nodes
-DELETE FROM synergon_node WHERE id IN (SELECT value FROM json_each(?))
+DELETE FROM synergon_node WHERE id IN (SELECT value FROM json_each($1))
     AND NOT EXISTS (SELECT 1 FROM synergon_task WHERE state = 'running' AND node_id = synergon_node.id)

@@ -14,10 +14,10 @@ SELECT {key} AS key, id FROM synergon_task
 SELECT {key} AS key, id FROM synergon_history
 
 -- name: get_live
-SELECT {live_record}, reserved_by FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+SELECT {live_record}, reserved_by FROM synergon_task WHERE id IN (SELECT value FROM json_each($1))
 
 -- name: get_final
-SELECT {final_record} FROM synergon_history WHERE id IN (SELECT value FROM json_each(?))
+SELECT {final_record} FROM synergon_history WHERE id IN (SELECT value FROM json_each($1))
 
 -- name: old_tasks
 -- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept.
@@ -42,7 +42,7 @@ WITH RECURSIVE found AS (
 )
 SELECT keep_for FROM found WHERE keep_for IS NOT NULL
 
--- name: old_kept_tasks
+-- name: old_tasks_by_keep_for
 SELECT id, queue, kind, state, finished_at FROM synergon_history AS old
 WHERE keep_for = ? AND finished_at < ? AND group_id IS NULL AND NOT EXISTS (
     SELECT 1 FROM synergon_dependency AS dependency CROSS JOIN synergon_task AS task
@@ -54,11 +54,11 @@ ORDER BY finished_at LIMIT ?
 INSERT INTO synergon_queue (name) VALUES (?) ON CONFLICT DO NOTHING
 
 -- name: pause_queue
-INSERT INTO synergon_queue (name, paused_at) VALUES (?, ?)
+INSERT INTO synergon_queue (name, paused_at) VALUES ($1, :now)
 ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at WHERE paused_at IS NULL
 
 -- name: resume_queue
-UPDATE synergon_queue SET paused_at = NULL WHERE name = ? AND paused_at IS NOT NULL
+UPDATE synergon_queue SET paused_at = NULL WHERE name = $1 AND paused_at IS NOT NULL
 
 -- name: queues
 SELECT name, paused_at FROM synergon_queue ORDER BY name
@@ -81,7 +81,7 @@ UNION ALL
 SELECT queue, kind, 'running', count(*) FROM synergon_task WHERE state = 'running' GROUP BY kind, queue
 
 -- name: first_counts
-SELECT queue, kind, state, count(*) AS count FROM (SELECT queue, kind, state FROM synergon_task LIMIT :limit)
+SELECT queue, kind, state, count(*) AS count FROM (SELECT queue, kind, state FROM synergon_task LIMIT $1)
 GROUP BY queue, kind, state
 
 -- name: final_counts
@@ -91,7 +91,7 @@ SELECT queue, kind, state, count FROM synergon_tally WHERE count > 0
 SELECT counted_at, numbers FROM synergon_live_count
 
 -- name: store_counts
-INSERT INTO synergon_live_count (one, counted_at, numbers) VALUES (1, ?, ?)
+INSERT INTO synergon_live_count (one, counted_at, numbers) VALUES (1, $1, CAST($2 AS BLOB))
 ON CONFLICT (one) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
 
 -- name: ready_kinds
@@ -126,7 +126,7 @@ SELECT min(due_at) FROM (
 
 -- name: failures
 SELECT kind, count(*) AS count FROM (
-    SELECT kind FROM synergon_history WHERE state = 'failed' AND finished_at >= ? ORDER BY finished_at DESC LIMIT ?
+    SELECT kind FROM synergon_history WHERE state = 'failed' AND finished_at >= :now - $1 ORDER BY finished_at DESC LIMIT $2
 ) GROUP BY kind
 
 -- name: overdue

@@ -1,31 +1,33 @@
 -- name: add_schedule
-INSERT INTO synergon_schedule ({ScheduleRow}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO synergon_schedule ({ScheduleRow})
+VALUES ($1, CAST($2 AS BLOB), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
 SELECT {ScheduleRow} FROM synergon_schedule
-WHERE due_at <= :now AND (is_declared = 0 OR name IN (SELECT value FROM json_each(:declared)))
-ORDER BY due_at, name LIMIT :limit
+WHERE due_at <= $1 AND (is_declared = 0 OR name IN (SELECT value FROM json_each($2)))
+ORDER BY due_at, name LIMIT $3
 
 -- name: schedules_named
-SELECT {ScheduleRow} FROM synergon_schedule WHERE name IN (SELECT value FROM json_each(?))
+SELECT {ScheduleRow} FROM synergon_schedule WHERE name IN (SELECT value FROM json_each($1))
 
 -- name: schedules
 SELECT {ScheduleRow} FROM synergon_schedule ORDER BY name
 
--- name: write_schedule
+-- name: write_schedules
+-- $1 is `next_at` of the row that is replaced; $2 and the following are {ScheduleRow}.
 UPDATE synergon_schedule
-SET definition = ?, is_declared = ?, anchor = ?, next_at = ?, due_at = ?, paused_at = ?, last_task_id = ?, last_at = ?,
-    fired = ?, missed = ?, skipped = ?, skips_in_row = ?, skipped_since = ?, reason = ?, reason_at = ?
-WHERE name = ? AND next_at IS ?
+SET definition = CAST($3 AS BLOB), is_declared = $4, anchor = $5, next_at = $7, due_at = $8, paused_at = $9, last_task_id = $10,
+    last_at = $11, fired = $12, missed = $13, skipped = $14, skips_in_row = $15, skipped_since = $16, reason = $17,
+    reason_at = $18
+WHERE name = $2 AND next_at IS $1
 
 -- name: delete_schedule
-DELETE FROM synergon_schedule WHERE name = ?
+DELETE FROM synergon_schedule WHERE name = $1
 
--- Several, because a row whose name is not UTF-8 is left out.
 -- name: next_schedules
 SELECT name, due_at FROM synergon_schedule
-WHERE due_at IS NOT NULL AND (is_declared = 0 OR name IN (SELECT value FROM json_each(?))) ORDER BY due_at LIMIT 100
+WHERE due_at IS NOT NULL AND (is_declared = 0 OR name IN (SELECT value FROM json_each($1))) ORDER BY due_at LIMIT 100
 
 -- name: live_of
-SELECT id FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
+SELECT id FROM synergon_task WHERE id IN (SELECT value FROM json_each($1))

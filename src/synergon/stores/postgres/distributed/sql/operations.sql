@@ -40,7 +40,7 @@ SELECT 1
 -- Does nothing: this profile does not force generic plans.
 SELECT 1
 
--- name: prune_kept
+-- name: prune_by_keep_for
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history WHERE keep_for = $1 AND id = ANY (ARRAY(
         SELECT id FROM {schema}.history
