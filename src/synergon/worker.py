@@ -87,7 +87,7 @@ class Worker:
 
 
 async def enter_lifespans(engine: Engine, stack: contextlib.AsyncExitStack) -> None:
-    """Run the first parts of the engine's lifespans. The stack runs the rest of those whose first part has ended."""
+    """Enter the engine's lifespans, in order. The stack leaves those that were entered."""
     for make in engine._lifespans:
         await stack.enter_async_context(make())
 

@@ -106,8 +106,8 @@ class Enqueuer:
         return inserted
 
     async def enqueue_for(self, call: Call[Any], who: str, request_key: str | None = None) -> Insertion:
-        """Store a call for a caller of a server, whom the audit records. A repeated request with this key gets the task
-        of the first one."""
+        """Store a call that came over the HTTP API, and record its caller in the audit. A repeated request with this
+        key gets the task of the first one."""
         await self._connection.declare()
         task = call.to_new_task(self._connection.origin)
         try:

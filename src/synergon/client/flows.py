@@ -44,7 +44,7 @@ class Groups:
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """The bridge that runs the `*_sync` methods of this class for code without an event loop."""
         return self._engine.sync_bridge
 
     async def get(self, group_id: int) -> Group[Any]:

@@ -181,7 +181,8 @@ def _attributes(operation: str, name: str) -> dict[str, Any]:
 
 
 def _with_headers(task: NewTask, headers: Mapping[str, str]) -> NewTask:
-    """The task with the headers in its metadata. If they do not fit in any more, the task is not traced."""
+    """The task with the headers in its metadata. Without them, and so without a trace, if they
+    would make the metadata too large."""
     meta = msgspec.json.decode(task.meta) if task.meta else {}
     encoded = msgspec.json.encode({**meta, "trace_context": headers})
     return task if len(encoded) > PAYLOAD_LIMIT_BYTES else msgspec.structs.replace(task, meta=encoded)

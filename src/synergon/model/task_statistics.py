@@ -20,7 +20,7 @@ MINUTE: Final = 60
 HOUR: Final = 3600
 DAY: Final = 86400
 SPANS: Final = (MINUTE, HOUR, DAY)
-"""The seconds that one row of statistics is about."""
+"""The lengths of time, in seconds, that a row of statistics can cover."""
 
 BOUNDS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),

@@ -75,7 +75,7 @@ class Tally:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Changes with every change."""
+        """A value that differs whenever one of the numbers has changed."""
         return self.accepted, self.started, self.succeeded, *self.ended.values()
 
     def numbers(self) -> Numbers:

@@ -48,7 +48,7 @@ def needs_of(after: After, url: str | None) -> tuple[Need, ...]:
 
 
 def need_of(entry: TaskReference | int, url: str | None) -> Need:
-    """The need of one entry of `after`."""
+    """The dependency that one entry of `after` stands for: a handle, or the id of a task."""
     return Need(task_id=entry) if isinstance(entry, int) else entry._need_of(url)  # noqa: SLF001  not for users
 
 

@@ -190,7 +190,7 @@ class ServerConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._rejection: Rejected | None = None
         self._making: asyncio.Task[None] | None = None
-        """Makes the answer to the last request, if that takes time."""
+        """The asyncio task that makes the answer to the last request. None if the answer was made at once."""
         self._is_answering = False
         self._is_idle = False
         """Whether no request has begun since the last answer."""

@@ -95,7 +95,7 @@ class Accounts:
 
     users: Mapping[str, tuple[Role, _Password]] = field(default_factory=dict)
     tokens: tuple[tuple[User, bytes], ...] = ()
-    """Each with the digest of the token."""
+    """The user of each token, with the digest of the token."""
 
     def __bool__(self) -> bool:
         return bool(self.users or self.tokens)

@@ -24,7 +24,7 @@ from synergon.node.attempts.outcomes import outcome_of_item
 from synergon.options.middleware_checks import CallNext
 
 End = tuple[Any, BaseException | None]
-"""What a task function or middleware came to: the returned value, or the raised exception."""
+"""How a task function or middleware ended: the returned value, or the raised exception."""
 TaskFunction = Callable[[], Awaitable[End]]
 
 LAST_SECONDS: Final = 5.0

@@ -46,7 +46,7 @@ class IdleCall:
 
 
 class IdleHooks:
-    """A duty of nodes that have idle hooks."""
+    """The duty that calls the idle hooks of a node when the node has nothing to run."""
 
     def __init__(
         self,

@@ -92,8 +92,8 @@ class Ledger(Usage):
 
     @property
     def free(self) -> int:
-        """How many attempts can start: none beside one that has the whole node. Negative while promised attempts wait
-        for others to yield."""
+        """How many attempts can start. None while a running attempt needs the whole node. Negative while promised
+        attempts wait for others to yield."""
         if self.used.get(WHOLE_NODE):
             return min(1 - self.in_use - self.promised.in_use, 0)
         return self.concurrency - self.in_use - self.promised.in_use

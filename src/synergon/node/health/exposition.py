@@ -93,7 +93,7 @@ def text_of(families: Sequence[Metric]) -> bytes:
 
 
 class _Collector:
-    """A collector of metrics that are made already."""
+    """Gives metrics that were computed before to the client library, which asks collectors for them."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

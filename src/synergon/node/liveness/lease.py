@@ -27,7 +27,8 @@ TRY_BEATS: Final = 2
 STATUS_CHECK_SECONDS: Final = 0.01
 """How often, in seconds, to check whether the event loop has updated the status."""
 STATUS_WAIT_PART: Final = 50
-"""The wait for the status is a beat divided by this; after that the previous status stays published and ages."""
+"""A renewal waits for a new status of the node for the time between two renewals, divided by this number. After that
+it leaves the previous status published."""
 EXIT_SECONDS: Final = 1.0
 """How long task functions get to end before a short lease expires, or after the lease is over already, because the
 process was suspended or others have declared it dead."""

@@ -47,7 +47,7 @@ class Tables:
         self.key_holds: Final[dict[tuple[str, str], KeyHold]] = {}
         """The keys that stay taken until a moment, whether or not a live task holds them."""
         self.names_of_holds: Final[dict[int, set[tuple[str, str]]]] = {}
-        """The names of `key_holds` by the task that they belong to."""
+        """For each task that holds unique keys beyond its end, the names of these keys in `key_holds`."""
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}

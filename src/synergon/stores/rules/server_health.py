@@ -114,13 +114,13 @@ def _shifted(recent: int, health: ServerHealth, bit: int) -> int:
 
 
 def _returned(condition: _Condition, health: ServerHealth) -> _Condition:
-    """The server is back in service."""
+    """The condition of a server that is back in service."""
     half = max((health.failure_most or 0) // 2, 1)
     return _Condition(0, (1 << half) - 1, condition.backoffs, failed_at=condition.failed_at)
 
 
 def _backed_off(condition: _Condition, health: ServerHealth) -> _Condition:
-    """The server begins its next back-off."""
+    """The condition of a server that begins its next back-off, which is twice as long as the last one."""
     length = min(health.backoff_first * 2 ** min(condition.backoffs, LONGEST_DOUBLING), health.backoff_cap)
     until = min(health.now + length, LAST_MOMENT)
     return condition._replace(backoffs=condition.backoffs + 1, backs_off_until=until)

@@ -30,7 +30,7 @@ MOST_SESSIONS: Final = 10_000
 class _Session:
     user: User
     entry: tuple[Any, ...]
-    """What the credentials had for the user at the login."""
+    """The role and password of the user when the session began. If they change, the session ends."""
     ends_at: float
 
 
