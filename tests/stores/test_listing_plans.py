@@ -19,8 +19,10 @@ from synergon.model.task_records import TaskQuery
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres import queries as postgres
 from synergon.stores.postgres.profile import STANDARD
+from synergon.stores.sql_rows.task_listing import parts_of, statement_of
 from synergon.stores.sqlite import queries as sqlite
 from synergon.stores.sqlite import schema
+from synergon.stores.sqlite.transaction import SQL, numbered
 
 ROWS: Final = 100_000
 NOW: Final = 1_700_000_000_000_000
@@ -84,11 +86,10 @@ def database() -> Iterator[sqlite3.Connection]:
 def test_no_statement_of_sqlite_sorts(database: sqlite3.Connection, statistics: bool) -> None:
     database.execute("ANALYZE" if statistics else "DROP TABLE IF EXISTS sqlite_stat1")
     for query in QUERIES:
-        for part in sqlite._parts(query):
-            where = sqlite._conditions(query, part)
-            for select in (part.records, part.positions.replace("{key}", sqlite._KEYS[query.sort])):
-                sql, values = sqlite._statement(select, query, where, 100)
-                steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+        for part in parts_of(SQL, query):
+            for select in (part.records, part.positions.replace("{key}", part.key)):
+                sql, *values = statement_of(sqlite.DIALECT, select, query, part)
+                steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", numbered(values))]
                 assert not [step for step in steps if "TEMP B-TREE" in step], (query, steps)
 
 
@@ -120,8 +121,8 @@ async def test_no_statement_of_postgresql_sorts(connection: asyncpg.Connection[A
     administer(f"ANALYZE {SCHEMA}.task, {SCHEMA}.history")
     sql = STANDARD.statements(SCHEMA)
     for query in QUERIES:
-        for part in postgres.parts_of(sql, query):
-            statement, *values = postgres.statement_of(part.records, query, part)
+        for part in parts_of(sql, query):
+            statement, *values = statement_of(postgres.DIALECT, part.records, query, part)
             text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *values)
             assert "Sort" not in set(_steps(json.loads(text)[0]["Plan"])), (query, text)
 

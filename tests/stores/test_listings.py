@@ -13,14 +13,13 @@ from synergon.model.record import from_datetime
 from synergon.model.task_records import TaskQuery
 from synergon.stores.base import Store
 from synergon.stores.memory import queries as memory_queries
-from synergon.stores.postgres import queries as postgres_queries
-from synergon.stores.sqlite import queries as sqlite_queries
+from synergon.stores.sql_rows import task_listing
 
 
 @pytest.fixture
 def few_searched(monkeypatch: pytest.MonkeyPatch) -> int:
     """A page searches few tasks."""
-    for module in (memory_queries, sqlite_queries, postgres_queries):
+    for module in (memory_queries, task_listing):
         monkeypatch.setattr(module, "SEARCHED_TASKS", 5)
     return 5
 

@@ -14,7 +14,8 @@ from synergon.model.lifecycle import State
 from synergon.model.task_records import TaskQuery
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import DISTRIBUTED, STANDARD, Profile
-from synergon.stores.postgres.queries import parts_of, statement_of
+from synergon.stores.postgres.queries import DIALECT
+from synergon.stores.sql_rows.task_listing import parts_of, statement_of
 
 KINDS: Final = 50
 ROWS: Final = 100_000
@@ -122,7 +123,7 @@ class Planner:
         """How a page of ready tasks is found."""
         query = TaskQuery(states=frozenset({State.READY}), limit=50)
         (part,) = parts_of(self._sql, query)
-        sql, *values = statement_of(self._sql["recent_records"], query, part)
+        sql, *values = statement_of(DIALECT, self._sql["recent_records"], query, part)
         await self._connection.execute(f"SET plan_cache_mode = {mode}")
         text = await self._connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *values)
         return set(_scans(json.loads(text)[0]["Plan"]))

@@ -35,6 +35,9 @@ class Dialect(NamedTuple):
     text: str
     """The text of a JSON column."""
     moment: Callable[[int], Any]
+    """Converts a moment to a parameter."""
+    tagged: str
+    """The condition that a task has a tag."""
 
 
 def position_of(query: TaskQuery, task: TaskRecord) -> Position:

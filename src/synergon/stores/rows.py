@@ -320,7 +320,7 @@ class StatisticsRow(msgspec.Struct, frozen=True):
 
     span: int
     at: Moment
-    """A multiple of the span."""
+    """The moment at which the span began."""
     kind: str
     queue: str
     source: str

@@ -47,6 +47,7 @@ from synergon.stores.postgres.session import Session
 from synergon.stores.postgres.task_transaction import PostgresTaskTransaction
 from synergon.stores.session import drive
 from synergon.stores.slow_statements import SlowStatements
+from synergon.stores.sql_rows.task_listing import list_tasks
 
 Result = TypeVar("Result")
 SHARDS: Final = 64
@@ -302,7 +303,7 @@ class PostgresStore(BaseStore):
     async def list_tasks(self, query: TaskQuery) -> TaskPage:
         async with self._connections.transaction("repeatable_read") as connection:
             await connection.execute(self._sql["plan_by_value"])
-            return await queries.list_tasks(connection, self._sql, query, self.unreadable)
+            return await list_tasks(queries.ListingReader(connection, self._sql, self.unreadable), query)
 
     async def endings(
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None

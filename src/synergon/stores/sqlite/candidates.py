@@ -13,12 +13,11 @@ from synergon.model.requirements import is_suitable
 from synergon.model.task_records import TaskRecord
 from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.rules.node_capacity import requirements_of
-from synergon.stores.sqlite.queries import LIVE_RECORDS
 from synergon.stores.sqlite.ready_rows import ready_groups
-from synergon.stores.sqlite.transaction import Transaction
+from synergon.stores.sqlite.transaction import SQL, Transaction
 
 _OF_GROUP: Final = (
-    f"{LIVE_RECORDS} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
+    f"{SQL['live_records']} WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? "
     "AND (expires_at IS NULL OR expires_at > ?) {behind} ORDER BY priority DESC, fair_tag, id LIMIT ?"
 )
 _ALL: Final = _OF_GROUP.format(behind="")

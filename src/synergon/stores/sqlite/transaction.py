@@ -259,7 +259,6 @@ class Transaction:
         return self._cursor.execute(sql, parameters)
 
 
-_NUMBERS: Final = tuple(str(number) for number in range(1, 33))
 _WITH_CLOCK: Final = frozenset(name for name, text in SQL.items() if ":now" in text)
 _WITH_NEW_ID: Final = frozenset(name for name, text in SQL.items() if ":next_id" in text)
 
@@ -298,15 +297,17 @@ class Statements(NamedStatements):
         return moment
 
     def _named(self, name: str, parameters: Sequence[Any]) -> dict[str, Any]:
-        named = {
-            number: as_json(value) if type(value) is list else value
-            for number, value in zip(_NUMBERS, parameters, strict=False)
-        }
+        named = numbered([as_json(value) if type(value) is list else value for value in parameters])
         if name in _WITH_CLOCK:
             named["now"] = self.transaction.now
         if name in _WITH_NEW_ID:
             named["next_id"] = self.transaction.next_id()
         return named
+
+
+def numbered(parameters: Sequence[Any]) -> dict[str, Any]:
+    """The parameters $1, $2, … by their names."""
+    return {str(number): value for number, value in enumerate(parameters, 1)}
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
