@@ -1,4 +1,5 @@
-"""Reads SQL from files: `-- name: claim` starts the statement `claim`."""
+"""Reads SQL from files: `-- name: claim` starts the statement `claim`, and `-- part: pruned` a text that replaces
+`{pruned}` in statements."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from synergon.stores.rows import (
 )
 from synergon.stores.typed_rows import field_names
 
-_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^-- (?:name|(part)): (\w+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
 _PART_OF: Final = r"^(?:WITH (?:RECURSIVE )?)?({name}(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\(\n.*?^\))"
@@ -59,17 +60,21 @@ def statements(
     - `{bare}`, `{plain}`, `{bound}`: the columns of the inserts. `{bare.values from $3}` are parameters for them,
       numbered from $3;
     - `{replaced.assigned from $7}`: assignments to the columns of a replaced task;
+    - `{pruned}`, `{health}` and so on: the parts of these names;
     - `{skip locked}`: SKIP LOCKED. Without `skips_locked`, the statement waits for a locked row;
     - `{skip locked or raise}`: SKIP LOCKED. Without `skips_locked`, a locked row raises an error at once.
 
     `{new}`, the source of new tasks, and `{key}`, the key of a listing, remain: they are written for each call.
 
-    Statements in the folder `overlay` are added, or replace those of the same name. A statement without text removes
-    the one of the same name.
+    Statements and parts in the folder `overlay` are added, or replace those of the same name. A statement without text
+    removes the one of the same name.
     """
     found = _read(dialect, schema)
     if overlay is not None:
         found |= _read(overlay, schema)
+    for part in [name for name in found if name.startswith("{")]:
+        replacement = found.pop(part)
+        found = {name: text.replace(part, replacement) for name, text in found.items()}
     for placeholder, otherwise in (("{skip locked}", ""), ("{skip locked or raise}", "NOWAIT")):
         option = "SKIP LOCKED" if skips_locked else otherwise
         found = {name: text.replace(placeholder, option) for name, text in found.items()}
@@ -104,5 +109,5 @@ def _with_columns(text: str) -> str:
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
     parts = _NAME.split(text)
-    for name, content in zip(parts[1::2], parts[2::2], strict=True):
-        yield name, _COMMENT.sub("", content).strip()
+    for is_part, name, content in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        yield f"{{{name}}}" if is_part else name, _COMMENT.sub("", content).strip()

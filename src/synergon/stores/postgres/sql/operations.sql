@@ -4,22 +4,29 @@ SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task WHERE id
 UNION ALL
 SELECT id, kind, limit_key, group_id, false FROM {schema}.history WHERE id = ANY ($1)
 
+-- part: pruned
+-- What pruning returns. If the history was restored from another server, its transaction numbers may exceed this
+-- server's count. Such a number is not comparable with later transactions, and is returned as 0.
+id, queue, kind, state, has_dependencies, CASE
+    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
+END AS ended_no
+
+-- part: unneeded
+-- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept.
+group_id IS NULL AND NOT EXISTS (
+    SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
+    WHERE dependency.needs_id = history.id
+)
+
 -- name: prune
--- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept. If the history was restored from another server, its transaction numbers may exceed this server's count. Such a
--- number is not comparable with later transactions, and is returned as 0.
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE state = $1 AND state <> 'succeeded' AND keep_for IS NULL
         AND finished_at < now() - $2::bigint * interval '1 microsecond'
-        AND group_id IS NULL AND NOT EXISTS (
-            SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-            WHERE dependency.needs_id = history.id
-        )
+        AND {unneeded}
     ORDER BY finished_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, kind, state, has_dependencies, CASE
-    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END AS ended_no
+RETURNING {pruned}
 
 -- name: prune_succeeded
 -- Reads tasks in the order of the transactions that ended them, which is nearly the order of their ages. A task that a
@@ -32,35 +39,23 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     WHERE finished_at < now() - $1::bigint * interval '1 microsecond' AND id = ANY (ARRAY(
         (
             SELECT id FROM {schema}.history
-            WHERE reason IS NULL AND keep_for IS NULL AND finished_at <= now() AND group_id IS NULL
-                AND NOT EXISTS (
-                    SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-                    WHERE dependency.needs_id = history.id
-                )
+            WHERE reason IS NULL AND keep_for IS NULL AND finished_at <= now() AND {unneeded}
             ORDER BY ended_in, id LIMIT 4 * $2
         )
         UNION ALL
         (
             SELECT id FROM {schema}.history
-            WHERE reason IS NULL AND keep_for IS NULL AND ended_in > pg_snapshot_xmax(pg_current_snapshot()) AND group_id IS NULL
-                AND NOT EXISTS (
-                    SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-                    WHERE dependency.needs_id = history.id
-                )
+            WHERE reason IS NULL AND keep_for IS NULL AND ended_in > pg_snapshot_xmax(pg_current_snapshot()) AND {unneeded}
             ORDER BY ended_in, id LIMIT $2
         )
     ))
     LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, kind, state, has_dependencies, CASE
-    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END AS ended_no
+RETURNING {pruned}
 
 -- name: prune_tasks_of_groups
 DELETE FROM {schema}.history WHERE group_id = ANY ($1)
-RETURNING id, queue, kind, state, has_dependencies, CASE
-    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END AS ended_no
+RETURNING {pruned}
 
 -- name: pause_queue
 INSERT INTO {schema}.queue (name, paused_at) VALUES ($1, now())
@@ -144,15 +139,10 @@ SELECT keep_for FROM found WHERE keep_for IS NOT NULL
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history
     WHERE keep_for = $1 AND finished_at < now() - $1::bigint * interval '1 microsecond'
-        AND group_id IS NULL AND NOT EXISTS (
-            SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-            WHERE dependency.needs_id = history.id
-        )
+        AND {unneeded}
     ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, kind, state, has_dependencies, CASE
-    WHEN ended_in <= pg_snapshot_xmax(pg_current_snapshot()) THEN ended_in::text::bigint ELSE 0
-END AS ended_no
+RETURNING {pruned}
 
 -- name: oldest_ready
 -- A loose index scan, which jumps from one ready group to the next; of each, the next task with the highest priority and

@@ -63,19 +63,20 @@ SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
 WHERE failures > 0 OR recent > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL
 
+-- part: health
+server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
+    failed_at AS failed_at, statement_timestamp() AS now, backoff_after AS backoff_after, backoff_first AS backoff_first,
+    backoff_cap AS backoff_cap, failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+
 -- name: lock_health
-SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
-    failed_at AS failed_at, statement_timestamp() AS now, backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
-    failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+SELECT {health}
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address)
 JOIN {schema}.server USING (provider, address)
 JOIN {schema}.provider ON provider.name = server.provider
 ORDER BY server.provider, address FOR UPDATE OF server
 
 -- name: lock_suspended
-SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
-    failed_at AS failed_at, statement_timestamp() AS now, backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
-    failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+SELECT {health}
 FROM {schema}.server JOIN {schema}.provider ON provider.name = server.provider
 WHERE server.provider = ANY ($1) AND backs_off_until IS NOT NULL
 ORDER BY server.provider, address FOR UPDATE OF server

@@ -42,21 +42,21 @@ FROM synergon_server AS server LEFT JOIN synergon_provider AS provider ON provid
 -- name: used_servers
 SELECT provider, server AS address, count(*) AS count FROM synergon_task WHERE slot IS NOT NULL GROUP BY provider, server
 
--- name: lock_health
--- $1 is a list of pairs [provider, address].
-SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
+-- part: health
+server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
     failed_at AS failed_at, :now AS now,
     backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
     failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+
+-- name: lock_health
+-- $1 is a list of pairs [provider, address].
+SELECT {health}
 FROM json_each($1) AS named CROSS JOIN synergon_server AS server CROSS JOIN synergon_provider AS provider
 WHERE server.provider = json_extract(named.value, '$[0]') AND address = json_extract(named.value, '$[1]')
     AND provider.name = server.provider
 
 -- name: lock_suspended
-SELECT server.provider, address, failures, recent, backoffs AS backoffs, backs_off_until AS backs_off_until,
-    failed_at AS failed_at, :now AS now,
-    backoff_after AS backoff_after, backoff_first AS backoff_first, backoff_cap AS backoff_cap,
-    failure_most AS failure_most, failure_window AS failure_window, probe_timeout AS probe_timeout
+SELECT {health}
 FROM synergon_server AS server CROSS JOIN synergon_provider AS provider
 WHERE backs_off_until IS NOT NULL AND server.provider IN (SELECT value FROM json_each($1))
     AND provider.name = server.provider

@@ -1,36 +1,29 @@
+-- part: pruned
+id, queue, kind, state, has_dependencies, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
+
 -- name: prune
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history WHERE state = $1 AND id = ANY (ARRAY(
         SELECT id FROM {schema}.history
         WHERE state = $1 AND keep_for IS NULL AND finished_at < now() - $2::bigint * interval '1 microsecond'
-            AND group_id IS NULL AND NOT EXISTS (
-                SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-                WHERE dependency.needs_id = history.id
-            )
+            AND {unneeded}
         ORDER BY finished_at LIMIT $3
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, queue, kind, state, has_dependencies, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
+RETURNING {pruned}
 
 -- name: prune_succeeded
 DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history WHERE state = 'succeeded' AND id = ANY (ARRAY(
         SELECT id FROM {schema}.history
         WHERE state = 'succeeded' AND keep_for IS NULL AND finished_at < now() - $1::bigint * interval '1 microsecond'
-            AND group_id IS NULL AND NOT EXISTS (
-                SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-                WHERE dependency.needs_id = history.id
-            )
+            AND {unneeded}
         ORDER BY finished_at LIMIT $2
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, queue, kind, state, has_dependencies, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
-
--- name: prune_tasks_of_groups
-DELETE FROM {schema}.history WHERE group_id = ANY ($1)
-RETURNING id, queue, kind, state, has_dependencies, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
+RETURNING {pruned}
 
 -- name: allow_reading_all
 -- Does nothing: this profile does not disable sequential scans.
@@ -45,15 +38,12 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.history WHERE keep_for = $1 AND id = ANY (ARRAY(
         SELECT id FROM {schema}.history
         WHERE keep_for = $1 AND finished_at < now() - $1::bigint * interval '1 microsecond'
-            AND group_id IS NULL AND NOT EXISTS (
-                SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
-                WHERE dependency.needs_id = history.id
-            )
+            AND {unneeded}
         ORDER BY finished_at LIMIT $2
     ))
     ORDER BY id FOR UPDATE
 ))
-RETURNING id, queue, kind, state, has_dependencies, floor(extract(epoch FROM finished_at) * 1000000)::bigint AS ended_no
+RETURNING {pruned}
 
 -- name: oldest_ready
 -- A loose index scan, which jumps from one ready group to the next; of each, the next task with the highest priority and
