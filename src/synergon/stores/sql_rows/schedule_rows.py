@@ -18,7 +18,7 @@ class ScheduleRows(SqlRows, port.ScheduleRows):
     __slots__ = ()
 
     async def add(self, row: ScheduleRow) -> bool:
-        return await self._sql.run("add_schedule", *_values(row)) == 1
+        return await self._sql.run("add_schedule", *self._values(row)) == 1
 
     async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
         return await self._sql.typed(ScheduleRow, "due_schedules", now, list(declared), limit)
@@ -27,7 +27,9 @@ class ScheduleRows(SqlRows, port.ScheduleRows):
         return {row.name: row for row in await self._sql.typed(ScheduleRow, "schedules_named", list(names))}
 
     async def write(self, rows: Sequence[tuple[int | None, ScheduleRow]]) -> int:
-        return await self._sql.run_all("write_schedules", [(old_next_at, *_values(row)) for old_next_at, row in rows])
+        return await self._sql.run_all(
+            "write_schedules", [(old_next_at, *self._values(row)) for old_next_at, row in rows]
+        )
 
     async def delete(self, name: str) -> bool:
         return await self._sql.run("delete_schedule", name) == 1
@@ -42,7 +44,6 @@ class ScheduleRows(SqlRows, port.ScheduleRows):
     async def live_tasks(self, ids: Collection[int]) -> set[int]:
         return set(await self._sql.ids("live_of", list(ids)))
 
-
-def _values(row: ScheduleRow) -> tuple[Any, ...]:
-    name, definition, *others = astuple(row)
-    return name, definition.decode(), *others
+    def _values(self, row: ScheduleRow) -> tuple[Any, ...]:
+        name, definition, *others = astuple(row)
+        return name, definition.decode(), *others
