@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import psutil
 import pytest
+from tests.warm_process import WarmProcess
 
 from synergon import Call, Engine, Handle, Reason, State, TaskRecord
 from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT
@@ -110,15 +111,28 @@ class WorkerProcess:
 
     def __init__(self, program: str, log: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._log = log
+        its_input, our_end = os.pipe()
+        self._input = os.fdopen(our_end, "wb")  # it ends when we do
+        module = f"tests.cluster.apps.{program}"
         with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.cluster.apps.{program}", json.dumps(options)],
-                cwd=REPOSITORY,
-                env={**os.environ, **environment},
-                stdin=subprocess.PIPE,  # it ends when we do
-                stdout=file,
-                stderr=file,
-            )
+            if "LD_PRELOAD" in environment:
+                self._process: subprocess.Popen[bytes] | WarmProcess = subprocess.Popen(
+                    [sys.executable, "-m", module, json.dumps(options)],
+                    cwd=REPOSITORY,
+                    env={**os.environ, **environment},
+                    stdin=its_input,
+                    stdout=file,
+                    stderr=file,
+                )
+            else:
+                self._process = WarmProcess(
+                    module,
+                    json.dumps(options),
+                    folder=REPOSITORY,
+                    environment={**os.environ, **environment},
+                    streams=(its_input, file.fileno(), file.fileno()),
+                )
+        os.close(its_input)
         self.pid = self._process.pid
 
     @property
@@ -163,8 +177,7 @@ class WorkerProcess:
     def clear_up(self) -> None:
         """Whatever became of it, nothing is left afterwards."""
         self.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._input.close()
 
 
 class Cluster:
