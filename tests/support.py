@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final, cast
 
@@ -59,6 +59,13 @@ async def until_state(handle: Handle[Any], *states: State) -> TaskRecord:
 async def ended(handle: Handle[Any]) -> TaskRecord:
     """The record of the task once it has ended, however that was."""
     return await handle_engine(handle).wait(handle.id, timeout=PATIENCE_SECONDS)
+
+
+async def starts_of(handles: Sequence[Handle[Any]]) -> list[float]:
+    """When the store let each of these tasks start, once they have ended. How much later a task function begins is up
+    to the machine."""
+    starts = [(await ended(handle)).started_at for handle in handles]
+    return [start.timestamp() for start in starts if start is not None]
 
 
 def handle_engine(handle: Handle[Any]) -> Engine:
