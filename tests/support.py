@@ -34,14 +34,21 @@ TOO_DEEPLY_NESTED: Final = "[" * 500_000 + "]" * 500_000
 """JSON that no Python can read. It is too long for an index of PostgreSQL."""
 
 
+def pause_seconds(waited_seconds: float) -> float:
+    """How long to wait for the next look at what cannot be awaited: what comes soon is seen soon, and looks at what
+    takes long cost the machine little."""
+    return min(0.02, max(0.002, waited_seconds / 20))
+
+
 async def until(is_so: Callable[[], Awaitable[bool] | bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Return as soon as it is so; for what only a look at the store can tell."""
+    began = time.monotonic()
     async with asyncio.timeout(patience_seconds):
         while True:
             found = is_so()
             if found if isinstance(found, bool) else await found:
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(pause_seconds(time.monotonic() - began))
 
 
 async def until_state(handle: Handle[Any], *states: State) -> TaskRecord:

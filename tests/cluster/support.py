@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from typing import Any, Final, Self
 
 import psutil
 import pytest
+from tests.support import pause_seconds
 from tests.warm_process import WarmProcess
 
 from synergon import Call, Engine, Handle, Reason, State, TaskRecord
@@ -37,9 +39,10 @@ async def until(
 ) -> None:
     """Return as soon as it has happened. Other processes cannot be awaited, so this looks again and again."""
     try:
+        began = time.monotonic()
         async with asyncio.timeout(patience):
             while not await _truth(has_happened()):  # noqa: ASYNC110  the event is in another process
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(max(LOOK_SECONDS, pause_seconds(time.monotonic() - began)))
     except TimeoutError:
         raise AssertionError(f"waited {patience:g} s in vain: {what}") from None
 
