@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final, cast
 
@@ -34,14 +34,21 @@ TOO_DEEPLY_NESTED: Final = "[" * 500_000 + "]" * 500_000
 """JSON that no Python can read. It is too long for an index of PostgreSQL."""
 
 
+def pause_seconds(waited_seconds: float) -> float:
+    """How long to wait for the next look at what cannot be awaited: what comes soon is seen soon, and looks at what
+    takes long cost the machine little."""
+    return min(0.02, max(0.002, waited_seconds / 20))
+
+
 async def until(is_so: Callable[[], Awaitable[bool] | bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Return as soon as it is so; for what only a look at the store can tell."""
+    began = time.monotonic()
     async with asyncio.timeout(patience_seconds):
         while True:
             found = is_so()
             if found if isinstance(found, bool) else await found:
                 return
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(pause_seconds(time.monotonic() - began))
 
 
 async def until_state(handle: Handle[Any], *states: State) -> TaskRecord:
@@ -59,6 +66,13 @@ async def until_state(handle: Handle[Any], *states: State) -> TaskRecord:
 async def ended(handle: Handle[Any]) -> TaskRecord:
     """The record of the task once it has ended, however that was."""
     return await handle_engine(handle).wait(handle.id, timeout=PATIENCE_SECONDS)
+
+
+async def starts_of(handles: Sequence[Handle[Any]]) -> list[float]:
+    """When the store let each of these tasks start, once they have ended. How much later a task function begins is up
+    to the machine."""
+    starts = [(await ended(handle)).started_at for handle in handles]
+    return [start.timestamp() for start in starts if start is not None]
 
 
 def handle_engine(handle: Handle[Any]) -> Engine:

@@ -9,18 +9,19 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import Any, Final, TextIO
 from unittest.mock import patch
 
 from tests.support import PATIENCE_SECONDS
+from tests.warm_process import WarmProcess
 
 from synergon import Engine, State
 from synergon.cli.main import run
@@ -51,15 +52,15 @@ class Finished:
 class Started:
     """A command that runs. What it says is read all the time, so that it never has to wait for its reader."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: WarmProcess, lines: TextIO) -> None:
         self.process = process
+        self._lines = lines
         self._said: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
+        with self._lines as lines:
             self._said.extend(lines)
 
     @property
@@ -126,36 +127,38 @@ class Shell:
 
     def run(self, *arguments: str, **environment: str) -> Finished:
         """Give a command and wait for its end."""
-        finished = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        return Finished(finished.returncode, finished.stdout, finished.stderr)
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            process = self._give(arguments, environment, out.fileno(), err.fileno())
+            try:
+                code = process.wait(PATIENCE_SECONDS)
+            finally:
+                process.kill()
+            for file in (out, err):
+                file.seek(0)
+            return Finished(code, out.read(), err.read())
 
     @contextmanager
     def start(self, *arguments: str, **environment: str) -> Iterator[Started]:
         """Give a command that goes on; killed at the end of the test if it still does."""
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=self.folder,
-            env=self.environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
-        started = Started(process)
+        said, says = os.pipe()
+        process = self._give(arguments, environment, says, says)
+        os.close(says)
+        started = Started(process, os.fdopen(said))
         try:
             yield started
         finally:
             process.kill()
             process.wait()
+
+    def _give(self, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int) -> WarmProcess:
+        with Path(os.devnull).open() as nothing:
+            return WarmProcess(
+                "synergon",
+                *arguments,
+                folder=self.folder,
+                environment={**self.environment, **environment},
+                streams=(nothing.fileno(), out, err),
+            )
 
 
 def quickly(shell: Shell, *arguments: str) -> Finished:

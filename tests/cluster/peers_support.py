@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.cluster.support import REPOSITORY
 from tests.postgres_server import store_url
 from tests.support import PATIENCE_SECONDS, until
+from tests.warm_process import WarmProcess
 
 from synergon import Engine
 
@@ -27,13 +27,8 @@ def url_fixture(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/tasks.db" if request.param == "sqlite" else store_url()
 
 
-AS_EVER: Final = ("-m", "tests.cluster.apps.peers_worker")
-OF_ANOTHER_RELEASE: Final = (
-    "-c",
-    "import runpy; from synergon.peering import wire; wire.PROTOCOL += 1; "
-    "runpy.run_module('tests.cluster.apps.peers_worker', run_name='__main__')",
-)
-"""The same program, with a later version of the peers' protocol."""
+AS_EVER: Final = "peers_worker"
+OF_ANOTHER_RELEASE: Final = "peers_worker_of_another_release"
 
 
 @contextmanager
@@ -42,13 +37,16 @@ def node(
     *kinds: str,
     sweep: str = RARELY,
     settings: Mapping[str, str] | None = None,
-    program: tuple[str, str] = AS_EVER,
-) -> Iterator[subprocess.Popen[bytes]]:
+    program: str = AS_EVER,
+) -> Iterator[WarmProcess]:
     """A process that runs these kinds. Settings are those of its environment."""
-    process = subprocess.Popen(
-        [sys.executable, *program, url, *kinds],
-        cwd=REPOSITORY,
-        env={**os.environ, "SYNERGON_SWEEP": sweep, **(settings or {})},
+    process = WarmProcess(
+        f"tests.cluster.apps.{program}",
+        url,
+        *kinds,
+        folder=REPOSITORY,
+        environment={**os.environ, "SYNERGON_SWEEP": sweep, **(settings or {})},
+        streams=(0, 1, 2),
     )
     try:
         yield process

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,8 @@ from typing import Any, Final, Self
 
 import psutil
 import pytest
+from tests.support import pause_seconds
+from tests.warm_process import WarmProcess
 
 from synergon import Call, Engine, Handle, Reason, State, TaskRecord
 from synergon.policies import CRASH_LIMIT, OWNER_DEATH_LIMIT
@@ -36,9 +39,10 @@ async def until(
 ) -> None:
     """Return as soon as it has happened. Other processes cannot be awaited, so this looks again and again."""
     try:
+        began = time.monotonic()
         async with asyncio.timeout(patience):
             while not await _truth(has_happened()):  # noqa: ASYNC110  the event is in another process
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(max(LOOK_SECONDS, pause_seconds(time.monotonic() - began)))
     except TimeoutError:
         raise AssertionError(f"waited {patience:g} s in vain: {what}") from None
 
@@ -110,15 +114,28 @@ class WorkerProcess:
 
     def __init__(self, program: str, log: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._log = log
+        its_input, our_end = os.pipe()
+        self._input = os.fdopen(our_end, "wb")  # it ends when we do
+        module = f"tests.cluster.apps.{program}"
         with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.cluster.apps.{program}", json.dumps(options)],
-                cwd=REPOSITORY,
-                env={**os.environ, **environment},
-                stdin=subprocess.PIPE,  # it ends when we do
-                stdout=file,
-                stderr=file,
-            )
+            if "LD_PRELOAD" in environment:
+                self._process: subprocess.Popen[bytes] | WarmProcess = subprocess.Popen(
+                    [sys.executable, "-m", module, json.dumps(options)],
+                    cwd=REPOSITORY,
+                    env={**os.environ, **environment},
+                    stdin=its_input,
+                    stdout=file,
+                    stderr=file,
+                )
+            else:
+                self._process = WarmProcess(
+                    module,
+                    json.dumps(options),
+                    folder=REPOSITORY,
+                    environment={**os.environ, **environment},
+                    streams=(its_input, file.fileno(), file.fileno()),
+                )
+        os.close(its_input)
         self.pid = self._process.pid
 
     @property
@@ -163,8 +180,7 @@ class WorkerProcess:
     def clear_up(self) -> None:
         """Whatever became of it, nothing is left afterwards."""
         self.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._input.close()
 
 
 class Cluster:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import subprocess
-import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tests.docs.pages import ROOT
+from tests.warm_process import WarmProcess
 
 SECONDS: Final = 40
 PARALLEL: Final = 6
@@ -39,49 +41,41 @@ class Ended:
 
 
 class Programs:
-    """A warm interpreter in a process of its own, started when it is first needed."""
+    """Runs programs in folders below this one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._count = 0
-        self._process: subprocess.Popen[str] | None = None
+        self._numbers = count(1)
 
     def run(self, programs: Sequence[Program]) -> list[Ended]:
         """Run all of them, several at once."""
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        prepared = [self._prepare(program) for program in programs]
-        request = {"parallel": PARALLEL, "seconds": SECONDS, "programs": prepared}
-        process.stdin.write(f"{json.dumps(request)}\n")
-        process.stdin.flush()
-        return [Ended(**answer) for answer in json.loads(process.stdout.readline())]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return list(pool.map(self._run, programs))
 
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.communicate()
-
-    def _prepare(self, program: Program) -> dict[str, object]:
-        self._count += 1
-        folder = self._folder / str(self._count)
+    def _run(self, program: Program) -> Ended:
+        folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         for name, text in program.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        return {
-            "folder": str(folder),
-            "script": program.script,
-            "imported": program.imported,
-            "environment": program.environment,
-        }
-
-    @staticmethod
-    def _start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-W", "error", str(ROOT / "tests/docs/warm_interpreter.py")],
-            env={name: value for name, value in os.environ.items() if not name.startswith("SYNERGON_")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SYNERGON_")}
+        began = time.monotonic()
+        with (folder / ".output").open("w+", encoding="utf-8", errors="replace") as output:
+            with Path(os.devnull).open() as nothing:
+                process = WarmProcess(
+                    ".".join(Path(program.script).with_suffix("").parts) if program.imported else program.script,
+                    folder=folder,
+                    environment=environment | program.environment,
+                    streams=(nothing.fileno(), output.fileno(), output.fileno()),
+                    way="import" if program.imported else "script",
+                    flags=("-W", "error"),
+                    own_group=True,
+                )
+            try:
+                code = process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                code = process.wait()
+            output.seek(0)
+            return Ended(code=code, output=output.read(), seconds=round(time.monotonic() - began, 2))

@@ -49,6 +49,9 @@ class Held:
         handles: list[Handle[int]] = await self.engine.enqueue([short.call() for _ in range(number)])
         for handle in handles:
             await until_state(handle, State.RUNNING)
+        assert self.engine._node is not None
+        running = self.engine._node.runner.running
+        await until(lambda: all(handle.id in running and running[handle.id].waits_for_child for handle in handles))
         return handles
 
     def release(self) -> None:
@@ -118,7 +121,7 @@ async def test_only_the_task_that_has_begun_is_charged_with_the_end_of_its_child
     new_engine: NewEngine, url: str, tmp_path: Path, how: str
 ) -> None:
     engine = new_engine(url, child_processes=1)
-    async with engine, holding(engine, tmp_path, **({"timeout": 0.5} if how == "timeout" else {})) as held:
+    async with engine, holding(engine, tmp_path, **({"timeout": 2} if how == "timeout" else {})) as held:
         waiting = await held.claimed_ahead(3)
         child = held.pid
         if how == "death":

@@ -270,7 +270,7 @@ async def test_whoever_waits_when_the_engine_is_closed_is_told(engine: Engine) -
     await engine.connect()
     handle = await note.enqueue()
     waiter = asyncio.create_task(handle.result())
-    await asyncio.sleep(0.01)
+    await until(lambda: handle.id in engine._waiters._futures)
     await engine.close()
     with pytest.raises(NotConnected, match="closed while a caller waited"):
         await waiter

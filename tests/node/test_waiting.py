@@ -27,6 +27,7 @@ async def test_the_waiting_may_end_before_the_task_which_goes_on(engine: Engine)
 
     async with engine.worker():
         handle = await hold.enqueue()
+        await gate.until_reached()
         began = time.monotonic()
         with pytest.raises(ResultTimeout, match=rf"task {handle.id} had not ended after 0.05 s; it goes on") as error:
             await handle.result(timeout=0.05)

@@ -331,9 +331,18 @@ async def test_a_node_with_enough_capacity_sends_no_hints(
 
     one.task(quick)
     other.task(quick)
-    async with one.worker(), other.worker():
-        await until(lambda: network.sent >= 1)
+
+    async def is_quiet() -> bool:
+        sent = network.sent
         await asyncio.sleep(0.05)
+        return network.sent == sent
+
+    async with one.worker() as node, other.worker() as other_node:
+        assert one.peers is not None
+        assert other.peers is not None
+        directories = {other_node.id: one.peers._router.directory, node.id: other.peers._router.directory}
+        await until(lambda: all(directory.get(peer) is not None for peer, directory in directories.items()))
+        await until(is_quiet)
         sent = network.sent
         (handle,) = await one.enqueue([one.call("quick")])
         await handle.result(timeout=PATIENCE_SECONDS)

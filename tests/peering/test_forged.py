@@ -100,8 +100,14 @@ async def _until_idle(engine: Engine) -> None:
         return (await engine.counts())[State.SUCCEEDED] == 1
 
     await until(has_ended)
-    await until(lambda: engine._node is not None and not engine._node.scheduler._dirty)
-    await asyncio.sleep(0.05)
+    assert engine._node is not None
+    scheduler = engine._node.scheduler
+
+    async def is_idle() -> bool:
+        await asyncio.sleep(0.05)  # the end of the task is told to the scheduler, which may look once more
+        return scheduler.is_idle("quick")
+
+    await until(is_idle)
 
 
 async def _add_peer(engine: Engine, listener: socket.socket) -> None:

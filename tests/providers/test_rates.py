@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 from tests.conftest import NewEngine
-from tests.support import PATIENCE_SECONDS, until
+from tests.support import PATIENCE_SECONDS, starts_of, until
 
 from synergon import Engine, Rate, State
 
@@ -20,16 +20,12 @@ def most_within(moments: list[float], seconds: float) -> int:
 
 
 async def test_a_rate_lets_one_start_every_so_often(engine: Engine) -> None:
-    started: list[float] = []
-
     @engine.task(rate=Rate(20))
-    async def work() -> None:
-        started.append(time.monotonic())
+    async def work() -> None: ...
 
     async with engine.worker():
-        handles = await work.enqueue_many([() for _ in range(12)])
-        for handle in handles:
-            await handle.result(PATIENCE_SECONDS)
+        started = await starts_of(await work.enqueue_many([() for _ in range(12)]))
+    assert len(started) == 12
     # Eleven turns of 50 ms lie between the first and the last, whatever the machine does meanwhile.
     assert max(started) - min(started) > 0.45
 
@@ -69,18 +65,15 @@ async def test_each_key_has_a_rate_of_its_own(engine: Engine) -> None:
 
 
 async def test_a_rate_holds_over_two_engines_together(new_engine: NewEngine, sqlite_url: str) -> None:
-    started: list[float] = []
     engines = [new_engine(sqlite_url, sweep=0.05) for _ in range(2)]
     for engine in engines:
 
         @engine.task(name="work", rate=Rate(40, burst=3))
-        async def work() -> None:
-            started.append(time.monotonic())
+        async def work() -> None: ...
 
     async with engines[0].worker(), engines[1].worker():
-        handles = await engines[0].enqueue([engines[0].call("work") for _ in range(24)])
-        for handle in handles:
-            await handle.result(PATIENCE_SECONDS)
+        started = await starts_of(await engines[0].enqueue([engines[0].call("work") for _ in range(24)]))
+    assert len(started) == 24
     # In any half second: the burst, twenty more, and two whose start was written down late.
     assert most_within(started, 0.5) <= 3 + 20 + 2
     assert max(started) - min(started) > 0.4

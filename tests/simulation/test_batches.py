@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from tests.simulation.batch_mutants import BATCH_MUTANTS
 from tests.simulation.batched_world import BatchedWorld
+from tests.simulation.known_seeds import check_caught
 from tests.simulation.mutants import Mutant
 
 SEEDS: Final = 400 if os.environ.get("SYNERGON_LONG") else 12
@@ -23,5 +24,4 @@ def test_batches_are_right_whatever_goes_wrong(first: int) -> None:
 
 @pytest.mark.parametrize("mutate", BATCH_MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_auditor_of_batches_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate(monkeypatch)
-    assert any(BatchedWorld(seed).run().broken for seed in range(100)), "100 worlds have not shown it"
+    check_caught(BatchedWorld, mutate, monkeypatch)

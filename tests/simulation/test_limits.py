@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 import pytest
+from tests.simulation.known_seeds import check_caught
 from tests.simulation.limit_mutants import LIMIT_MUTANTS
 from tests.simulation.limited_world import LimitedWorld
 from tests.simulation.mutants import Mutant
@@ -23,5 +24,4 @@ def test_limits_hold_whatever_goes_wrong(first: int) -> None:
 
 @pytest.mark.parametrize("mutate", LIMIT_MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_auditor_of_limits_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate(monkeypatch)
-    assert any(LimitedWorld(seed).run().broken for seed in range(100)), "100 worlds have not shown it"
+    check_caught(LimitedWorld, mutate, monkeypatch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import chain
 from typing import Final
 
 import pytest
+from tests.simulation.known_seeds import check_caught
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.network_world import NetworkWorld
 from tests.simulation.process import LOGGER as PROCESS_LOGGER
@@ -25,28 +25,10 @@ def test_every_promise_is_kept_whatever_goes_wrong(first: int) -> None:
         assert report.broken is None, f"python -m tests.simulation --seed {seed}: {report.broken}"
 
 
-CAUGHT_BY: Final = {
-    "finish_without_fence": 8,
-    "lease_renewed_too_late": 110,
-    "node_never_fenced": 21,
-    "cancel_forgotten_at_retry": 31,
-    "outcomes_dropped_in_outages": 10,
-    "settlement_applied_twice": 62,
-    "success_forgotten_at_retry": 7,
-    "waiters_told_once": 3,
-    "unknown_claims_kept": 21,
-    "closed_after_joining_again": 4,
-    "reap_by_a_fast_clock": 7,
-}
-"""Seeds that are known to show mutants which few worlds show; they are tried first, so that the search is short."""
-
-
 @pytest.mark.timeout(400)  # some seconds, unless the machine is very busy
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_the_auditor_catches(mutate: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate(monkeypatch)
-    seeds = chain([CAUGHT_BY.get(mutate.__name__, 0)], range(500))
-    assert any(World(seed).run().broken for seed in seeds), "500 worlds have not shown it"
+    check_caught(World, mutate, monkeypatch, 500)
 
 
 @pytest.mark.parametrize(("kind", "seed"), [(World, 24), (NetworkWorld, 0), (NetworkWorld, 8)])

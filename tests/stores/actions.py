@@ -262,7 +262,7 @@ async def _check_dependencies(store: Store, contents: Contents) -> None:
     """A task waits for dependencies if one of them has not ended, and for no other reason."""
     states = {record.id: record.state for record in contents.records}
     ids = [record.id for record in contents.records if record.has_dependencies and record.state in WAITING_STATES]
-    found = dict(zip(ids, await store.dependencies(ids), strict=True))
+    found = dict(zip(ids, await store.dependencies(ids), strict=True)) if ids else {}
     for record in contents.records:
         if record.state is State.SCHEDULED and record.is_dependent:
             continue  # the next wake settles it

@@ -319,11 +319,13 @@ async def test_a_lease_whose_connection_is_stuck_is_renewed_on_another_one(store
 
 
 @asynccontextmanager
-async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
-    """The server's URL by way of a line: when it is cut, the client hears the server's last words and no end."""
+async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[tuple[str, list[bool]]]:
+    """The server's URL by way of a line: when it is cut, the client hears the server's last words and no end. The list
+    says of each connection whether the server has ended it."""
     server = f"{parse_qs(urlsplit(server_url()).query)['host'][0]}/.s.PGSQL.5432"
     calls: list[asyncio.Task[Any]] = []
     writers: list[asyncio.StreamWriter] = []
+    has_ended: list[bool] = []
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -332,15 +334,21 @@ async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
             if not is_cut.is_set():
                 writer.close()
 
+    async def carry_answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(has_ended)
+        has_ended.append(False)
+        await carry(reader, writer)
+        has_ended[number] = True
+
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(server)
         writers.extend((writer, inner_writer))
-        calls.append(asyncio.create_task(carry(inner_reader, writer)))
+        calls.append(asyncio.create_task(carry_answers(inner_reader, writer)))
         calls.append(asyncio.create_task(carry(reader, inner_writer)))
 
     async with await asyncio.start_server(connect, "127.0.0.1", 0) as line:
         port = line.sockets[0].getsockname()[1]
-        yield f"postgresql://postgres:@127.0.0.1:{port}/postgres?schema={SCHEMA}"
+        yield f"postgresql://postgres:@127.0.0.1:{port}/postgres?schema={SCHEMA}", has_ended
         for call in calls:
             call.cancel()
         for writer in writers:
@@ -352,7 +360,7 @@ async def line_that_hangs_up_late(is_cut: asyncio.Event) -> AsyncIterator[str]:
 async def test_a_connection_whose_end_was_announced_and_has_not_come_is_an_outage_and_not_a_refusal() -> None:
     store_url()
     is_cut = asyncio.Event()
-    async with line_that_hangs_up_late(is_cut) as url:
+    async with line_that_hangs_up_late(is_cut) as (url, has_ended):
         store = PostgresStore(url)
         await store.open()
         worker = await Worker.start(store)
@@ -364,7 +372,8 @@ async def test_a_connection_whose_end_was_announced_and_has_not_come_is_an_outag
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
-        await asyncio.sleep(0.2)  # the last words of the server are on their way
+        await until(lambda: all(has_ended))
+        await asyncio.sleep(0.05)  # its last words are on the client's socket: this loop reads them first
         is_cut.clear()
         for call in (store.now, lambda: keeper.renew(worker.node_id, HOUR)):
             with pytest.raises(StoreUnavailable):
@@ -444,7 +453,7 @@ async def test_a_server_that_says_nothing_at_the_end_of_the_first_connection_doe
     store_url()
     never_ends = asyncio.Event()
     never_ends.set()
-    async with line_that_hangs_up_late(never_ends) as url:
+    async with line_that_hangs_up_late(never_ends) as (url, _):
         engine = Engine(f"{url}&timeout=2")
 
         @engine.task
