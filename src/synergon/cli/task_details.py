@@ -12,12 +12,12 @@ from rich.text import Text
 
 from synergon.cli.output import (
     absolute,
-    console,
     duration,
     new_facts,
     new_table,
     print_line,
     print_lines,
+    print_table,
     relative,
     short,
     state_text,
@@ -41,10 +41,10 @@ def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) 
     documents = dict(_documents(task))
     for name in [name for name, text in documents.items() if len(text) <= ONE_LINE]:
         facts.add_row(name, Text(documents.pop(name)))
-    console.print(facts)
+    print_table(facts)
     if task.ended_attempts:
         print_line()
-        console.print(_attempts(task, nodes))
+        print_table(_attempts(task, nodes))
     for name, text in documents.items():
         _print_block(Text(name, style="bold"), msgspec.json.format(text, indent=2))
     for error in task.errors:
@@ -53,10 +53,11 @@ def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) 
 
 def _attempts(task: TaskRecord, nodes: Sequence[NodeRecord]) -> Table:
     """The latest attempts, one per line. The claim number tells apart those that were not counted."""
-    elastic = ("outcome", "node", "server")
     has_servers = any(attempt.server is not None for attempt in task.attempts_made)
-    headings = ("claim", "started", "took", *(elastic if has_servers else elastic[:2]))
-    table = new_table(*headings, numbers=("claim", "took"), elastic=elastic)
+    headings = ("claim", "started", "took", "outcome", "node", *(("server",) if has_servers else ()))
+    table = new_table(
+        *headings, numbers=("claim", "took"), elastic=("outcome",), dispensable=("started", "took", "server")
+    )
     for attempt in task.attempts_made:
         started = attempt.started_at
         cells: list[str | Text] = [
@@ -64,9 +65,9 @@ def _attempts(task: TaskRecord, nodes: Sequence[NodeRecord]) -> Table:
             "" if started is None else started.astimezone().isoformat(sep=" ", timespec="seconds")[:19],
             "" if attempt.seconds is None else duration(attempt.seconds),
             short(_outcome(attempt)),
-            short(_node_of(attempt, nodes)),
+            _node_of(attempt, nodes),
         ]
-        table.add_row(*cells, *([short(attempt.server or "")] if has_servers else []))
+        table.add_row(*cells, *([attempt.server or ""] if has_servers else []))
     return table
 
 
