@@ -82,6 +82,7 @@ from synergon.model.tasks import (
     NewTask,
     Reaped,
     Reprioritizing,
+    RequestKey,
     Rescheduling,
     StoredRetention,
     Woken,
@@ -245,9 +246,10 @@ class Store(Protocol):
         does not exist in `after` raises `TaskNotFound`, and nothing is stored.
         """
 
-    async def insert_for(self, task: NewTask, who: str, request_key: str | None = None) -> Insertion:
+    async def insert_for(self, task: NewTask, who: str, request: RequestKey | None = None) -> Insertion:
         """`insert` for a caller of a server: the audit records the task with `who`, in the same transaction. If a task
-        was inserted with this `request_key` during the last 24 hours, that one is returned, and nothing is stored."""
+        was inserted with the key of this `request` during the last 24 hours, that one is returned, and nothing is
+        stored."""
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Insert the rows of these queues before a caller's transaction inserts tasks. If the caller's transaction
@@ -343,9 +345,10 @@ class Store(Protocol):
         queue. Refused → the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again;
         or `failed` with the reason `error` if all nodes with a live lease that run its kind and serve its queue have
         refused it, or at `REFUSAL_LIMIT`. ServerFault → the error is appended, `attempts - 1`, `server_failures + 1`,
-        then `ready`; at `SERVER_FAILURE_LIMIT`, and for a command, like its outcome `otherwise`. If a cancellation was
-        requested, the task ends `cancelled` instead. Retrying, Snoozed, ServerFault and Crashed set `owner_deaths` to 0
-        and clear the mark of a suspect; a task with crashes keeps the mark.
+        then `ready`, or `scheduled` if no server is in service that it has not tried; at `SERVER_FAILURE_LIMIT`, and
+        for a command, like its outcome `otherwise`. If a cancellation was requested, the task ends `cancelled` instead.
+        Retrying, Snoozed, ServerFault and Crashed set `owner_deaths` to 0 and clear the mark of a suspect; a task with
+        crashes keeps the mark.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
         outcome that names a server counts for that server's health: after `backoff_after` failures in a row, or
