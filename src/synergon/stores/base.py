@@ -87,6 +87,7 @@ from synergon.model.tasks import (
     StoredRetention,
     Woken,
 )
+from synergon.stores.rows import NodeName
 from synergon.stores.unreadable import UnreadableRows
 
 
@@ -433,7 +434,12 @@ class Store(Protocol):
         """Open a lease keeper. Called on the thread and event loop that will use it."""
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the row of the node. Any node may then reap the tasks that the deleted node still holds."""
+        """Delete the row of the node, and keep its name. Any node may then reap the tasks that the deleted node
+        still holds."""
+
+    async def node_names(self, ids: Collection[str]) -> dict[str, NodeName]:
+        """The names and processes of these nodes, also of nodes that are gone. Names are pruned with the oldest
+        tasks."""
 
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes, including dead ones that are not reaped yet."""
