@@ -20,7 +20,7 @@ from tests.embedded_server import EmbeddedServer
 SCHEMA: Final = f"test_{os.getpid()}"
 DISTRIBUTED_SCHEMA: Final = f"{SCHEMA}_distributed"
 TABLES: Final = (
-    *("task", "history", "tally", "live_count", "queue", "node"),
+    *("task", "history", "tally", "live_count", "queue", "node", "past_node"),
     *(
         "task_limit",
         "rate",

@@ -229,7 +229,8 @@ class Cancel(Control):
 
 
 class ServerFailed(Control):
-    """Blame the server on which the task runs, and run the task again, on another server if there is one.
+    """Blame the server on which the task runs, and run the task again, on another server if there is one; otherwise
+    after a delay that grows.
 
     Counts against the health of the server, and not as an attempt of the task. After `SERVER_FAILURE_LIMIT` (10) of
     them, and in a task without a server, it is an ordinary error.

@@ -29,6 +29,11 @@ SERVER_FAILURE_LIMIT: Final = 10
 """So often a task may blame its server (`ServerFailed`) without a charge. After that `ServerFailed` costs an attempt,
 as any other error does."""
 
+BLAME_DELAY_SECONDS: Final = 0.5
+LONGEST_BLAME_DELAY_SECONDS: Final = 30.0
+"""A task that blames its server runs again at once while another server is in service that it has not tried. After that
+it waits, twice as long each time."""
+
 REFUSAL_LIMIT: Final = 10
 """After this number of refusals by nodes whose functions do not fit its arguments a task ends `failed`."""
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -67,39 +63,6 @@ def test_the_retention_of_all_workers_is_set_by_an_operator(shell: Shell) -> Non
     assert shell.run("prune", "--statistics", "9d", "--app", "app").err.startswith("error: --statistics needs --set")
     assert "set_retention" in shell.run("audit", "--app", "app").out
     assert "60 min (succeeded), 90 d (failed)" in shell.run("doctor", "--app", "app").out
-
-
-def test_nothing_is_cut_in_a_pipe_and_names_stay_whole_on_a_narrow_terminal(shell: Shell) -> None:
-    kind = "a_kind_with_a_name_of_more_than_forty_letters"
-    shell.enqueue(kind)
-    note = "worker-with-a-long-name"
-    shell.run("queues", "pause", note, "--app", "app")
-    del shell.environment["COLUMNS"]
-    piped = shell.run("tasks", "--app", "app").out
-    assert kind in piped
-    assert "…" not in piped
-    for command in ("tasks", "queues"):
-        shown = on_terminal(shell, command, "--app", "app")
-        assert (kind if command == "tasks" else note) in shown
-        assert max(map(len, shown.splitlines())) <= 80
-
-
-def on_terminal(shell: Shell, *arguments: str) -> str:
-    """The output of a command on a terminal of 80 columns, without colours."""
-    parent, child = pty.openpty()
-    environment = {**os.environ, **shell.environment, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"}
-    command = [sys.executable, "-m", "synergon", *arguments]
-    with subprocess.Popen(command, stdout=child, stderr=child, env=environment, cwd=shell.folder) as process:
-        os.close(child)
-        said = b""
-        try:
-            while chunk := os.read(parent, 65536):
-                said += chunk
-        except OSError:  # the other end is closed
-            pass
-        process.wait()
-    os.close(parent)
-    return said.decode().replace("\r", "")
 
 
 def test_old_tasks_are_deleted_by_their_age(shell: Shell) -> None:

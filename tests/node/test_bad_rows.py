@@ -318,6 +318,8 @@ async def check(url: str, bad: BadRows, caplog: pytest.LogCaptureFixture, good: 
         await check_events(engine, {record.id for record in records.values() if record.state.is_final} - later)
         for cell in {cell.column: cell for cell in bad.cells if cell.key in records}.values():
             await engine.explain(cell.key)
+        gone = [str(cell.key) for cell in bad.cells if cell.table.endswith("past_node")]
+        assert set(await engine._store.node_names(gone)) <= set(gone)
     logged = named_in([record.getMessage() for record in caplog.records if record.name == "bad rows.after"])
     diagnosed = named_in(await problems_of(url))
     for name, times in logged.items():

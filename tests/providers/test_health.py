@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from synergon import (
     Context,
     Engine,
     Health,
+    IllegalMove,
     OptionError,
     Retry,
     Server,
@@ -99,10 +101,60 @@ async def test_a_task_that_every_server_fails_ends_as_its_retries_say(engine: En
         raise ServerFailed("no answer")
 
     async with engine.worker():
-        record = await ended(await work.enqueue())
+        handle = await work.enqueue()
+
+        async def is_final() -> bool:  # it does not wait here for its next try
+            record = await handle.status()
+            if record.state is State.SCHEDULED:
+                with suppress(IllegalMove):  # it runs already
+                    await engine.reschedule(handle.id, delay=0)
+            return record.state.is_final
+
+        await until(is_final)
+        record = await handle.status()
     assert (record.state, record.attempts, record.server_failures) == (State.FAILED, 2, SERVER_FAILURE_LIMIT)
     assert runs == SERVER_FAILURE_LIMIT + 2
     assert heard == ["ServerFailed"]
+
+
+async def test_a_task_that_blames_its_only_server_backs_off_and_explain_says_so(engine: Engine) -> None:
+    pool = engine.provider("pool", servers=["a"], health=None)
+    runs, may_answer = 0, False
+
+    @pool.task
+    async def work() -> str:
+        nonlocal runs
+        runs += 1
+        if not may_answer:
+            raise ServerFailed("no answer")
+        return "answered"
+
+    sentences: list[str] = []
+
+    async with engine.worker():
+        handle = await work.enqueue()
+
+        async def is_explained() -> bool:
+            explanation = await handle.explain()
+            if [cause.why for cause in explanation.causes] == [Why.SERVER_FAILED]:
+                sentences.append(explanation.sentence)
+            return bool(sentences) and runs >= 2
+
+        await until(is_explained)
+        may_answer = True
+        assert await handle.result(PATIENCE_SECONDS) == "answered"
+        record = await handle.status()
+    assert re.fullmatch(
+        r"scheduled: it runs again (now|in \d+ s): server a failed it \(\d of 10 times at no cost\), and it has tried "
+        "all servers in service",
+        sentences[0],
+    )
+    first, second = record.attempts_made[:2]
+    assert (first.outcome, second.outcome is not None) == (AttemptOutcome.SERVER_FAILED, True)
+    assert first.ended_at is not None
+    assert second.started_at is not None
+    assert (second.started_at - first.ended_at).total_seconds() >= 0.5
+    assert (record.attempts, record.server_failures) == (1, runs - 1)
 
 
 async def test_without_a_server_it_is_an_ordinary_error(engine: Engine) -> None:

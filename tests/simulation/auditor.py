@@ -122,6 +122,8 @@ class Auditor:
         for task_id, old in changed.items():
             self._world.log(f"{process}: {name}: task {task_id}: {_told(old)} → {_told(self.seen.get(task_id))}")
             self._check_move(name, task_id, old, self.seen.get(task_id))
+            if task_id not in self.seen:
+                self._world.statistics.deleted(task_id)
         check = getattr(self, f"_check_{name}", None)
         if check is not None and is_done:
             check(process, args, answer, changed, before)
@@ -287,7 +289,7 @@ class Auditor:
                 continue
             self.accepted.add(fence)
             if self.seen[task_id].state is State.SUCCEEDED:
-                self._world.statistics.succeeded(process)
+                self._world.statistics.succeeded(process, task_id)
             children += self._check_outcome(fenced, old)
         if children:
             self._world.fail(f"{process}: finish stored {-children} children too many")

@@ -77,8 +77,8 @@ def _targets(outcome: Outcome, new: Row) -> set[State]:
             return {State.SCHEDULED, *ITS_TURN}
         case KeyAssigned():
             return {State.SCHEDULED, *ITS_TURN}
-        case ServerFault():
-            return ITS_TURN
+        case ServerFault():  # later if it has tried all servers
+            return {State.SCHEDULED, *ITS_TURN}
         case Refused():  # the auditor knows which of the two
             return {State.FAILED, *ITS_TURN}
         case Crashed():

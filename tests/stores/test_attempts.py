@@ -13,6 +13,7 @@ from tests.stores.actions import (
     add,
     declare_pool,
     new_node,
+    pass_time,
     read,
     settlement_of,
 )
@@ -33,6 +34,7 @@ from synergon.model.outcomes import (
     Snoozed,
     Succeeded,
 )
+from synergon.model.tasks import Cutoffs
 from synergon.stores.base import Store
 
 ENDS: list[tuple[Outcome, AttemptOutcome, str | None]] = [
@@ -128,7 +130,37 @@ async def test_the_name_of_a_node_outlives_its_row(store: Store) -> None:
     assert (attempt.node_name, attempt.host) == ("name of doomed", "host")
 
 
-async def test_the_attempt_of_a_node_without_a_row_has_its_id(store: Store) -> None:
+@pytest.mark.parametrize("is_reaped", [False, True])
+async def test_the_name_of_the_node_of_a_success_outlives_its_row(store: Store, is_reaped: bool) -> None:
+    gone = Worker(store, "gone")
+    await store.register(new_node(gone.node_id))
+    task_id = await add(store)
+    await gone.run(Succeeded())
+    node = (await store.node_names(["gone", "unknown"]))["gone"]
+    if is_reaped:
+        await store.reap([gone.node_id], 10)
+    else:
+        await store.unregister(gone.node_id)
+        await store.unregister(gone.node_id)
+    assert await store.node_names(["gone", "unknown"]) == {"gone": node}
+    assert (node.name, node.process and node.process.host) == ("name of gone", "host")
+    await store.retry([task_id])
+    (attempt,) = (await read(store, task_id)).attempts_made
+    assert (attempt.outcome, attempt.node_name, attempt.host) == (AttemptOutcome.SUCCEEDED, "name of gone", "host")
+
+
+@pytest.mark.parametrize("shortest", [0, None])
+async def test_names_of_nodes_are_pruned_when_no_task_can_be_as_old(store: Store, shortest: int | None) -> None:
+    await store.register(new_node("gone"))
+    await store.register(new_node("here"))
+    await store.unregister("gone")
+    await pass_time(store, 2 * MILLISECOND)
+    await store.prune(Cutoffs(succeeded=0, failed=MILLISECOND, cancelled=shortest, audit=0), 10)
+    names = await store.node_names(["gone", "here"])
+    assert set(names) == ({"here"} if shortest == 0 else {"here", "gone"})
+
+
+async def test_the_attempt_of_a_node_without_a_row_has_its_name(store: Store) -> None:
     task_id = await add(store)
     gone = Worker(store, "gone")
     await store.register(new_node(gone.node_id))
@@ -136,7 +168,7 @@ async def test_the_attempt_of_a_node_without_a_row_has_its_id(store: Store) -> N
     await store.unregister(gone.node_id)
     await store.reap([], 10)
     (attempt,) = (await read(store, task_id)).attempts_made
-    assert (attempt.outcome, attempt.node_id, attempt.node_name) == (AttemptOutcome.NODE_DIED, "gone", None)
+    assert (attempt.outcome, attempt.node_id, attempt.node_name) == (AttemptOutcome.NODE_DIED, "gone", "name of gone")
 
 
 async def test_a_stale_or_repeated_outcome_is_not_noted(store: Store, worker: Worker) -> None:
@@ -169,6 +201,8 @@ async def test_a_retry_by_an_operator_keeps_all_attempts(store: Store, worker: W
     await worker.run(OUTCOMES[end])
     before = (await read(store, task_id)).attempts_made
     assert len(before) == 2
+    if end == "succeeded":  # the record of a success has no name of its node before
+        before = (before[0], replace(before[1], node_name=f"name of {worker.node_id}", host="host"))
     await store.retry([task_id])
     assert (await read(store, task_id)).attempts_made == before
     await worker.run(Succeeded())

@@ -31,7 +31,7 @@ from synergon import (
 )
 from synergon.call import Call
 from synergon.model.claims import KindRequest
-from synergon.model.tasks import Cutoffs, Insertion
+from synergon.model.tasks import Cutoffs, Insertion, RequestKey
 from synergon.stores import open_store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.grants import ROLES
@@ -512,8 +512,9 @@ async def test_an_operator_carries_out_what_callers_of_a_server_request(place: P
         assert (await control.cancel_group(flow.id)).outcome == "2 tasks cancelled"
         assert (await control.retry_flow(flow.id)).outcome == "2 tasks retried"
         task = owner.plain.call(5).to_new_task()
-        first = await store.insert_for(task, "ada", "request")
-        assert await store.insert_for(task, "ada", "request") == Insertion(first.id, False, None)
+        request = RequestKey(key="request", digest="digest")
+        first = await store.insert_for(task, "ada", request)
+        assert await store.insert_for(task, "ada", request) == Insertion(first.id, False, None)
         assert all(moved.done for moved in await control.delete([other.id]))
 
 

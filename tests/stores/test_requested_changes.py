@@ -13,7 +13,7 @@ from synergon.model.dependencies import Need
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import State
 from synergon.model.operator_actions import NewAction, Verb
-from synergon.model.tasks import NewTask
+from synergon.model.tasks import NewTask, RequestKey
 from synergon.stores.base import Store
 from synergon.stores.rules import insert
 
@@ -131,37 +131,55 @@ async def test_an_enqueued_task_and_its_entry_in_the_audit_are_one_transaction(s
     assert (other.id, other.created) == (again.id, False)
     assert (await store.audit())[0].outcome == f"task {again.id} holds its key"
     with pytest.raises(KeyConflict):
-        await store.insert_for(NewTask(kind=KIND, key="k", on_conflict="raise"), "ada", "r")
+        await store.insert_for(NewTask(kind=KIND, key="k", on_conflict="raise"), "ada", keyed("r"))
     assert len(await store.audit()) == 3, "nothing was stored of it"
+
+
+def keyed(key: str, digest: str = "a") -> RequestKey:
+    return RequestKey(key=key, digest=digest)
+
+
+async def test_another_request_with_the_key_of_one_stores_nothing(store: Store) -> None:
+    first = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1", "a"))
+    for _ in range(2):
+        other = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1", "b"))
+        assert (other.id, other.created, other.is_of_other_request) == (first.id, False, True)
+        again = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1", "a"))
+        assert (again.id, again.created, again.is_of_other_request) == (first.id, False, False)
+    assert (await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-2", "a"))).created
+    assert len(await store.audit()) == 2
+    await store.cancel([first.id])
+    await store.delete([first.id])
+    assert (await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1", "b"))).created, "both keys are free"
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
 async def test_a_repeated_request_gets_the_task_of_the_first(store: Store, worker: Worker, outcome: str) -> None:
-    first = await store.insert_for(NewTask(kind=KIND), "ada", "request-1")
+    first = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1"))
     for _ in range(2):
-        again = await store.insert_for(NewTask(kind=KIND), "ada", "request-1")
+        again = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-1"))
         assert (again.id, again.created) == (first.id, False)
         if await state_of(store, first.id) is State.READY:
             await worker.run(OUTCOMES[outcome])
-    assert (await store.insert_for(NewTask(kind=KIND), "ada", "request-2")).created
-    assert (await store.insert_for(NewTask(kind="other"), "ada", "request-1")).created
+    assert (await store.insert_for(NewTask(kind=KIND), "ada", keyed("request-2"))).created
+    assert (await store.insert_for(NewTask(kind="other"), "ada", keyed("request-1"))).created
     assert len(await store.audit()) == 3
 
 
 async def test_a_request_has_its_key_beside_that_of_the_task(store: Store) -> None:
-    first = await store.insert_for(NewTask(kind=KIND, key="k", unique_for=HOUR), "ada", "request-1")
-    again = await store.insert_for(NewTask(kind=KIND, key="k", unique_for=HOUR), "ada", "request-2")
+    first = await store.insert_for(NewTask(kind=KIND, key="k", unique_for=HOUR), "ada", keyed("request-1"))
+    again = await store.insert_for(NewTask(kind=KIND, key="k", unique_for=HOUR), "ada", keyed("request-2"))
     assert (again.id, again.created) == (first.id, False)
     await store.cancel([first.id])
     for key in ("request-1", "request-2"):
-        assert (await store.insert_for(NewTask(kind=KIND, key="other"), "ada", key)).id == first.id
+        assert (await store.insert_for(NewTask(kind=KIND, key="other"), "ada", keyed(key))).id == first.id
     await store.delete([first.id])
     for key in ("request-1", "request-2"):
-        assert (await store.insert_for(NewTask(kind=KIND), "ada", key)).created, "a deleted task holds nothing"
+        assert (await store.insert_for(NewTask(kind=KIND), "ada", keyed(key))).created, "a deleted task holds nothing"
 
 
 async def test_of_many_requests_at_once_one_creates_a_task(store: Store) -> None:
-    found = await asyncio.gather(*(store.insert_for(NewTask(kind=KIND), "ada", "request") for _ in range(10)))
+    found = await asyncio.gather(*(store.insert_for(NewTask(kind=KIND), "ada", keyed("request")) for _ in range(10)))
     assert len({entry.id for entry in found}) == 1
     assert sum(entry.created for entry in found) == 1
     assert len(await store.audit()) == 1
@@ -169,6 +187,6 @@ async def test_of_many_requests_at_once_one_creates_a_task(store: Store) -> None
 
 async def test_the_key_of_a_request_is_free_after_its_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(insert, "REQUEST_KEY_MICROSECONDS", MILLISECOND)
-    first = await store.insert_for(NewTask(kind=KIND), "ada", "request")
+    first = await store.insert_for(NewTask(kind=KIND), "ada", keyed("request"))
     await pass_time(store, 2 * MILLISECOND)
-    assert (await store.insert_for(NewTask(kind=KIND), "ada", "request")).id != first.id
+    assert (await store.insert_for(NewTask(kind=KIND), "ada", keyed("request"))).id != first.id

@@ -26,6 +26,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.limits import NewProvider, ProbeResult, ServerChange, ServerRecord
 from synergon.model.outcomes import Failed, Outcome, Retrying, ServerFault, Succeeded, Verdict
 from synergon.model.record import from_datetime
+from synergon.model.tasks import Rescheduling
 from synergon.policies import SERVER_FAILURE_LIMIT
 from synergon.stores.base import Store
 from synergon.stores.rules.server_health import PROBE_MARGIN
@@ -36,6 +37,11 @@ FAILED: Final = Failed(reason=Reason.ERROR, error=ERROR)
 RETRYING: Final = Retrying(delay=HOUR, error=ERROR)
 REST: Final = 10 * MILLISECOND
 TIMEOUT: Final = 20 * MILLISECOND
+
+
+def blame(claim: Claim, otherwise: Failed | Retrying) -> ServerFault:
+    """The outcome of a task that blames its server."""
+    return ServerFault(error=ERROR, otherwise=otherwise, server=("gpu", claim.server or ""))
 
 
 async def declare(store: Store, capacity: int = 4, probe_timeout: int | None = None, **more: int | None) -> None:
@@ -265,8 +271,8 @@ async def test_a_task_that_blames_its_server_is_not_charged_and_runs_elsewhere(s
     await declare(store)
     task_id = await add(store)
     (first,) = await worker.claim_rooms(ROOM)
-    verdict = await end(store, first, ServerFault(error=ERROR, otherwise=FAILED))
-    assert verdict.state is State.READY
+    verdict = await end(store, first, blame(first, FAILED))
+    assert (verdict.state, verdict.backs_off) == (State.READY, False)
     record = await read(store, task_id)
     assert (record.attempts, record.server_failures, len(record.errors)) == (0, 1, 1)
     assert [attempt.outcome for attempt in record.ended_attempts] == [AttemptOutcome.SERVER_FAILED]
@@ -283,7 +289,7 @@ async def test_a_task_that_blames_its_server_waits_for_one_that_is_busy(store: S
     busy = await add(store)
     (long,) = await worker.claim_rooms(ROOM)
     assert (long.id, long.server) == (busy, other)
-    await end(store, first, ServerFault(error=ERROR, otherwise=FAILED))
+    await end(store, first, blame(first, FAILED))
     assert await worker.claim_rooms(ROOM) == []
     later = await add(store)  # another task may run on the blamed server
     (innocent,) = await worker.claim_rooms(ROOM)
@@ -303,13 +309,35 @@ async def test_a_task_that_every_server_fails_is_charged_in_the_end(
     task_id = await add(store)
     for number in range(SERVER_FAILURE_LIMIT + 1):
         (claim,) = await worker.claim_rooms(ROOM)
-        verdict = await end(store, claim, ServerFault(error=ERROR, otherwise=otherwise))
-        assert verdict.state is (State.READY if number < SERVER_FAILURE_LIMIT else state)
+        verdict = await end(store, claim, blame(claim, otherwise))
+        is_charged = number == SERVER_FAILURE_LIMIT
+        assert verdict.state is (state if is_charged else State.SCHEDULED if number else State.READY)
+        assert verdict.backs_off == (not is_charged and number > 0)
+        if verdict.backs_off:
+            await store.reschedule([Rescheduling(id=task_id, delay=0)])
     record = await read(store, task_id)
     assert (record.attempts, record.server_failures) == (1, SERVER_FAILURE_LIMIT)
     if state is State.FAILED:
         await store.retry([task_id])
         assert (await read(store, task_id)).server_failures == 0
+
+
+async def test_a_task_that_has_tried_every_server_in_service_waits_longer_each_time(
+    store: Store, worker: Worker
+) -> None:
+    await declare(store, backoff_after=None)
+    await store.set_servers("gpu", pool(a=4, b=0, c=4))
+    task_id = await add(store)
+    delays: list[float] = []
+    for _ in range(SERVER_FAILURE_LIMIT):
+        (claim,) = await worker.claim_rooms(ROOM)
+        await end(store, claim, blame(claim, FAILED))
+        record = await read(store, task_id)
+        ended_at = record.ended_attempts[-1].ended_at
+        assert ended_at is not None
+        delays.append(max(round((record.run_at - ended_at).total_seconds(), 1), 0.0))
+        await store.reschedule([Rescheduling(id=task_id, delay=0)])
+    assert delays == [0, 0.5, 1, 2, 4, 8, 16, 30, 30, 30], "b is closed, and does not count"
 
 
 async def test_a_cancelled_task_that_blames_its_server_ends(store: Store, worker: Worker) -> None:

@@ -112,6 +112,14 @@ async def test_a_task_with_unreadable_columns_is_taken_from_an_unreadable_dead_n
     assert (attempt.node_name, attempt.host) == (f"name of {worker.node_id}", None)
 
 
+async def test_a_node_that_is_gone_with_an_unreadable_process_has_its_name(store: Store) -> None:
+    await store.register(new_node("gone"))
+    damage(store, "gone", "process", "{", table="node")
+    await store.unregister("gone")
+    node = (await store.node_names(["gone"]))["gone"]
+    assert (node.name, node.process) == ("name of gone", None)
+
+
 async def test_the_success_of_a_task_with_unreadable_columns_is_stored(store: Store, worker: Worker) -> None:
     task_id = await add(store)
     for column in ("errors", "meta", "progress"):

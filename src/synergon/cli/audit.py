@@ -42,10 +42,10 @@ def audit(
 
 
 def _table(found: list[AuditRecord], now: datetime) -> Table:
-    table = new_table("when", "who", "action", "subject", "outcome", elastic=("who", "subject", "outcome"))
+    table = new_table("when", "who", "action", "subject", "outcome", elastic=("outcome",), dispensable=("who",))
     for entry in found:
         outcome = short(_outcome(entry)) if entry.outcome is not None else Text("pending", style="yellow")
-        table.add_row(relative(entry.requested_at, now), short(entry.who), entry.verb, short(_subject(entry)), outcome)
+        table.add_row(relative(entry.requested_at, now), entry.who, entry.verb, _subject(entry), outcome)
     return table
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 import synergon.node.node  # noqa: F401  loaded before the first measurement, as in a running worker
 from synergon import Engine, State, SynergonError, TaskType
-from synergon.cli.output import console, new_table, print_line, stderr, write_json
+from synergon.cli.output import new_table, print_line, print_table, stderr, write_json
 from synergon.model.lifecycle import LIVE
 from synergon.options.options import TaskOptions
 
@@ -235,6 +235,6 @@ def _print(results: Results) -> None:
     )
     table.add_row(f"run, one node, {CONCURRENCY} at once", f"{results.drain_per_second:,.0f}")
     table.add_row("from enqueue to start, idle node", "", f"{latency.p50:.2f}", f"{latency.p99:.2f}")
-    console.print(table)
+    print_table(table)
     store = ", ".join(f"{name} {fact}" for name, fact in results.store.items())
     print_line(f"{results.succeeded:,} tasks that do nothing; {store}")

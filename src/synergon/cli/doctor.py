@@ -13,7 +13,7 @@ from rich.text import Text
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, find_target
 from synergon.cli.nodes import threads_text
-from synergon.cli.output import console, duration, new_facts, new_table, plural, print_line, short, size, write_json
+from synergon.cli.output import duration, new_facts, new_table, plural, print_line, print_table, short, size, write_json
 from synergon.options.settings import queue_words
 from synergon.policies import Retention
 
@@ -50,7 +50,10 @@ def _print(found: Diagnosis) -> None:
 
 def _section(heading: str, content: Table | str) -> None:
     print_line(Text(heading, style="bold"))
-    console.print(content)
+    if isinstance(content, str):
+        print_line(content)
+    else:
+        print_table(content)
     print_line()
 
 
@@ -74,8 +77,7 @@ def _database(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _settings(found: Diagnosis) -> Table:
-    table = new_table("name", "value", "from")
-    table.columns[1].no_wrap = False
+    table = new_table("name", "value", "from", elastic=("value",), dispensable=("from",))
     for name, setting in found.settings.items():
         table.add_row(name, _readable(name, setting.value), Text(setting.source, style="dim"))
     return table
@@ -102,7 +104,7 @@ def _kinds(found: Diagnosis) -> Table:
         "function",
         numbers=("attempts",),
         elastic=("function",),
-        dispensable=("runs in", "attempts", "function"),
+        dispensable=("runs in", "attempts", "function", "timeout", "queue"),
     )
     for kind in found.kinds or ():
         table.add_row(
@@ -121,7 +123,7 @@ def _nodes(found: Diagnosis) -> Table:
         *("node", "name", "host", "pid", "kinds", "threads", "lease left"),
         numbers=("pid", "kinds", "threads"),
         elastic=("host",),
-        dispensable=("threads", "pid", "host", "kinds"),
+        dispensable=("threads", "pid", "host", "kinds", "lease left", "node"),
     )
     for node in found.nodes:
         lease = duration(node.lease_remaining) if node.lease_remaining > 0 else Text("expired", style="red")

@@ -14,11 +14,11 @@ from synergon.cli.command_groups import ListGroup
 from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
 from synergon.cli.output import (
     STATE_STYLES,
-    console,
     duration,
     new_table,
     plural,
     print_line,
+    print_table,
     relative,
     short,
     show_list,
@@ -78,11 +78,12 @@ def list_flows(
 
 
 def _table(flows: Sequence[FlowRecord], now: datetime) -> Table:
-    table = new_table("id", "flow", "state", "tasks", "created", "took", numbers=("id",), elastic=("flow", "tasks"))
+    headings = ("id", "flow", "state", "tasks", "created", "took")
+    table = new_table(*headings, numbers=("id",), elastic=("tasks",), dispensable=("took", "created", "tasks"))
     for flow in flows:
         table.add_row(
             str(flow.id),
-            short(flow.name),
+            flow.name,
             _state(flow),
             short(_counts(flow)),
             relative(flow.created_at, now),
@@ -116,10 +117,15 @@ def show(flow_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
         return
     took = duration(((flow.ended_at or now) - flow.created_at).total_seconds())
     print_line(f"flow {flow.id} {flow.name}: {flow.state or 'open'}, {_counts(flow)}, {took}")
-    table = new_table("task", "state", "waited", "ran", "also after", elastic=("task", "also after"))
+    has_titles = any(step.task.title is not None for step in steps)
+    table = new_table(
+        *("task", "state", "waited", "ran", "also after"),
+        elastic=("also after", *(("task",) if has_titles else ())),
+        dispensable=("also after", "waited", "ran"),
+    )
     for branch, step in _branches(steps):
         _add_row(table, branch, step, now)
-    console.print(table)
+    print_table(table)
 
 
 Branch = tuple[str, FlowStep | int]

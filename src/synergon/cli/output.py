@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
@@ -99,31 +100,47 @@ def _one_line(text: str | Text) -> Text:
 
 
 class PrintableTable(Table):
-    """A table in whose cells control characters are escaped, and which leaves out columns that do not fit."""
+    """A table in whose cells control characters are escaped, and in which names stay whole on a narrow terminal.
+
+    The columns that may wrap shrink. If that is not enough, dispensable columns are left out. If the rest is still too
+    wide, its lines are longer than those of the terminal.
+    """
 
     dispensable: tuple[str, ...] = ()
     """The headings of columns that are left out on a narrow terminal, the first one first."""
-    elastic: tuple[str, ...] = ()
-    """The headings of columns that shrink on a narrow terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for heading in self.dispensable:
-            if self._least_width() <= options.max_width:
-                break
-            self.columns[:] = [column for column in self.columns if column.header != heading]
-        yield from super().__rich_console__(console, options)
+        self._leave_out(options.max_width)
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self._least_width())))
+
+    def _leave_out(self, width: int) -> None:
+        """Keep as many of the dispensable columns as fit beside the others; the last ones first."""
+        widths = {str(column.header): _least_width_of(column) for column in self.columns}
+        room = width + PADDING - sum(widths[heading] for heading in widths.keys() - set(self.dispensable))
+        left_out = set()
+        for heading in reversed(self.dispensable):
+            if widths.get(heading, 0) <= room:
+                room -= widths.get(heading, 0)
+            else:
+                left_out.add(heading)
+        kept = [column for column in self.columns if str(column.header) not in left_out]
+        # rich tells by the index which column is the last.
+        self.columns[:] = [replace(column, _index=index) for index, column in enumerate(kept)]
 
     def _least_width(self) -> int:
         """The width at which no column but the elastic ones is cut."""
-        return sum(self._least_width_of(column) + PADDING for column in self.columns)
-
-    def _least_width_of(self, column: Column) -> int:
-        widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-        return min(widest, SHRUNK_COLUMNS) if column.header in self.elastic else widest
+        return sum(map(_least_width_of, self.columns)) - PADDING  # none after the last column
 
     def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
         """Add a row. Control characters in its cells are escaped."""
         super().add_row(*(_one_line(cell) if isinstance(cell, str | Text) else cell for cell in cells), **settings)
+
+
+def _least_width_of(column: Column) -> int:
+    """The width below which a column is not cut, with its padding."""
+    heading = cell_len(str(column.header))
+    widest = max([heading, *(cell_len(str(cell)) for cell in column.cells)])
+    return PADDING + (widest if column.no_wrap else min(widest, max(heading, SHRUNK_COLUMNS)))
 
 
 def is_debugging() -> bool:
@@ -162,9 +179,14 @@ def show_list(found: Sequence[Any], table: Callable[[], Table], *, as_json: bool
     if as_json:
         write_json_lines(found)
     elif found:
-        console.print(table())
+        print_table(table())
     else:
         print_line(nothing)
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout. The terminal wraps lines that are too long for it."""
+    console.print(table, crop=False)
 
 
 def new_table(
@@ -172,10 +194,10 @@ def new_table(
 ) -> Table:
     """A table without rules. Columns in `numbers` are right-aligned. On a narrow terminal, the columns in `elastic`
     (see `short`) shrink, the widest first; the others keep their width. If that is not enough, the columns in
-    `dispensable` are left out, the first one first."""
+    `dispensable` are left out, the first one first. So names stay whole if their column is not elastic."""
     table = PrintableTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    right, shrinking = set(numbers), tuple(elastic)
-    table.elastic, table.dispensable = shrinking, tuple(dispensable)
+    right, shrinking = set(numbers), set(elastic)
+    table.dispensable = tuple(dispensable)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading not in shrinking)
     return table

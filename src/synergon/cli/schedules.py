@@ -16,12 +16,12 @@ from synergon.cli.command_groups import ListGroup
 from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
 from synergon.cli.output import (
     absolute,
-    console,
     duration,
     new_facts,
     new_table,
     print_error,
     print_line,
+    print_table,
     relative,
     short,
     show_list,
@@ -69,7 +69,8 @@ def list_schedules(
 
 def _table(found: list[ScheduleRecord], now: datetime) -> Table:
     numbers = ("fired", "missed", "skipped")
-    table = new_table("schedule", "when", "next", *numbers, "", numbers=numbers, elastic=("when",), dispensable=numbers)
+    headings = ("schedule", "when", "next", *numbers, "")
+    table = new_table(*headings, numbers=numbers, elastic=("when",), dispensable=(*numbers, "when"))
     for schedule in found:
         is_awaited = schedule.due_at is not None and schedule.state == "active"
         counts = (schedule.times_fired, schedule.times_missed, schedule.times_skipped)
@@ -106,7 +107,7 @@ def show(name: Name, app: AppOption = None, url: UrlOption = None, as_json: Json
     facts = new_facts()
     for heading, value in _facts(schedule, now):
         facts.add_row(heading, value)
-    console.print(facts)
+    print_table(facts)
 
 
 def _facts(schedule: ScheduleRecord, now: datetime) -> Iterator[tuple[str, str]]:
@@ -158,11 +159,11 @@ def next_occurrences(
     found, zones, now = run_connected(app, url, read)
 
     def table() -> Table:
-        table = new_table("at", "", "schedule")
+        table = new_table("at", "zone", "", "schedule", elastic=("zone",), dispensable=("",))
         for occurrence in found:
             tz = zones.get(occurrence.name, "UTC")
             at = occurrence.at.astimezone(zone(tz))
-            table.add_row(f"{at:%Y-%m-%d %H:%M:%S} {tz}", relative(occurrence.at, now), occurrence.name)
+            table.add_row(f"{at:%Y-%m-%d %H:%M:%S}", short(tz), relative(occurrence.at, now), occurrence.name)
         return table
 
     show_list(found, table, as_json=as_json, nothing="no schedule fires")

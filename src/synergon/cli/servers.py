@@ -46,9 +46,8 @@ def list_servers(
 
 def _table(found: list[ServerRecord], now: datetime) -> Table:
     headings = ("provider", "address", "capacity", "in use", "failures", "")
-    table = new_table(
-        *headings, numbers=("capacity", "in use", "failures"), elastic=("",), dispensable=("failures", "in use")
-    )
+    numbers = ("capacity", "in use", "failures")
+    table = new_table(*headings, numbers=numbers, elastic=("",), dispensable=(*reversed(numbers), "provider"))
     for server in found:
         table.add_row(
             server.provider,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
-from synergon.cli.output import console, duration, new_table, print_line, short, write_json_lines
+from synergon.cli.output import duration, new_table, print_line, print_table, short, write_json_lines
 from synergon.engine import Engine
 from synergon.model.task_statistics import Histogram, Statistics
 from synergon.options.durations import rough
@@ -67,15 +67,15 @@ def _print(found: Sequence[Statistics]) -> None:
     first = found[0]
     length = rough((first.until - first.since).total_seconds())
     print_line(f"the last {length}; the bars are starts, by {SPAN_NAMES[first.span_seconds]} or longer")
-    console.print(_table(found))
+    print_table(_table(found))
     errors = sorted(((error, one) for one in found for error in one.errors), key=lambda entry: -entry[0].count)
     if not errors:
         return
     print_line()
-    table = new_table("errors", "kind", "error", numbers=("errors",), elastic=("kind", "error"))
+    table = new_table("errors", "kind", "error", numbers=("errors",), elastic=("error",))
     for error, one in errors[:SHOWN_ERRORS]:
-        table.add_row(str(error.count), short(one.kind), short(f"{error.type}: {error.message}"))
-    console.print(table)
+        table.add_row(str(error.count), one.kind, short(f"{error.type}: {error.message}"))
+    print_table(table)
 
 
 def _table(found: Sequence[Statistics]) -> Table:
@@ -83,14 +83,13 @@ def _table(found: Sequence[Statistics]) -> Table:
     table = new_table(
         *("kind", "queue", *headings, "starts"),
         numbers=headings,
-        elastic=("kind", "queue"),
-        dispensable=("accepted", "run p50", "queue", "per s"),
+        dispensable=("accepted", "run p50", "queue", "per s", "wait p95", "starts", "run p95"),
     )
     for one in found:
         failed = sum(one.failed.values())
         table.add_row(
-            short(one.kind),
-            short(one.queue),
+            one.kind,
+            one.queue,
             str(one.accepted),
             str(one.started),
             Text(str(failed), style="red" if failed else ""),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from synergon.cli import exit_codes
 from synergon.cli.database import AppOption, JsonOption, UrlOption, run_connected
-from synergon.cli.output import console, new_table, plural, print_line, short, write_json
+from synergon.cli.output import new_table, plural, print_line, print_table, short, write_json
 from synergon.cli.queues import age_of
 from synergon.engine import Engine
 from synergon.model.cluster_status import ClusterStatus, WorkerStatus
@@ -63,11 +63,12 @@ def _print(found: ClusterStatus) -> None:
     alive = sum(worker.is_alive for worker in found.workers)
     print_line(f"workers  {plural(alive, 'live worker')}" + _more(len(found.workers), SHOWN_WORKERS))
     if found.workers:
-        table = new_table("worker", "host", "running", "", numbers=("running",), elastic=("host", ""))
+        headings = ("worker", "host", "running", "")
+        table = new_table(*headings, numbers=("running",), elastic=("host", ""), dispensable=("host",))
         for worker in _in_trouble_first(found.workers):
             running = f"{worker.running} of {worker.concurrency}"
             table.add_row(worker.name, short(worker.host), running, _state(worker))
-        console.print(table)
+        print_table(table)
     print_line(f"queues   {len(found.queues)}" + _more(len(found.queues), SHOWN_QUEUES))
     if found.queues:
         table = new_table(
@@ -82,7 +83,7 @@ def _print(found: ClusterStatus) -> None:
         for queue in by_age[:SHOWN_QUEUES]:
             age = "paused" if queue.is_paused else age_of(queue)
             table.add_row(queue.name, *(str(queue.counts.get(state, 0)) for state in DEPTH), short(age))
-        console.print(table)
+        print_table(table)
     print_line(f"failed   {_failures(found)}")
     for problem in found.problems[:SHOWN_PROBLEMS]:
         print_line(Text("problem  ", style="bold red").append(problem, style="not bold default"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,19 +12,18 @@ from rich.text import Text
 
 from synergon.cli.output import (
     absolute,
-    console,
     duration,
     new_facts,
     new_table,
     print_line,
     print_lines,
+    print_table,
     relative,
     short,
     state_text,
 )
 from synergon.model.attempts import AttemptRecord
 from synergon.model.lifecycle import State
-from synergon.model.nodes import NodeRecord
 from synergon.model.outcomes import ErrorRecord
 from synergon.model.task_records import TaskRecord
 
@@ -32,31 +31,32 @@ ONE_LINE: Final = 60
 """JSON values up to this length are printed among the facts, longer ones in blocks of their own."""
 
 
-def print_details(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> None:
+def print_details(task: TaskRecord, now: datetime) -> None:
     """Print the facts first, then the attempts if there were others than one success, arguments, result and errors."""
     print_line(_title(task))
     facts = new_facts()
-    for name, value in _facts(task, nodes, now):
+    for name, value in _facts(task, now):
         facts.add_row(name, Text(value))
     documents = dict(_documents(task))
     for name in [name for name, text in documents.items() if len(text) <= ONE_LINE]:
         facts.add_row(name, Text(documents.pop(name)))
-    console.print(facts)
+    print_table(facts)
     if task.ended_attempts:
         print_line()
-        console.print(_attempts(task, nodes))
+        print_table(_attempts(task))
     for name, text in documents.items():
         _print_block(Text(name, style="bold"), msgspec.json.format(text, indent=2))
     for error in task.errors:
         _print_error(error, now)
 
 
-def _attempts(task: TaskRecord, nodes: Sequence[NodeRecord]) -> Table:
+def _attempts(task: TaskRecord) -> Table:
     """The latest attempts, one per line. The claim number tells apart those that were not counted."""
-    elastic = ("outcome", "node", "server")
     has_servers = any(attempt.server is not None for attempt in task.attempts_made)
-    headings = ("claim", "started", "took", *(elastic if has_servers else elastic[:2]))
-    table = new_table(*headings, numbers=("claim", "took"), elastic=elastic)
+    headings = ("claim", "started", "took", "outcome", "node", *(("server",) if has_servers else ()))
+    table = new_table(
+        *headings, numbers=("claim", "took"), elastic=("outcome",), dispensable=("started", "took", "server")
+    )
     for attempt in task.attempts_made:
         started = attempt.started_at
         cells: list[str | Text] = [
@@ -64,9 +64,9 @@ def _attempts(task: TaskRecord, nodes: Sequence[NodeRecord]) -> Table:
             "" if started is None else started.astimezone().isoformat(sep=" ", timespec="seconds")[:19],
             "" if attempt.seconds is None else duration(attempt.seconds),
             short(_outcome(attempt)),
-            short(_node_of(attempt, nodes)),
+            _node_name(attempt.node_name, attempt.host, attempt.node_id),
         ]
-        table.add_row(*cells, *([short(attempt.server or "")] if has_servers else []))
+        table.add_row(*cells, *([attempt.server or ""] if has_servers else []))
     return table
 
 
@@ -77,15 +77,6 @@ def _outcome(attempt: AttemptRecord) -> str:
     return f"{attempt.outcome}: {attempt.error}" if has_other_error else attempt.outcome
 
 
-def _node_of(attempt: AttemptRecord, nodes: Sequence[NodeRecord]) -> str:
-    """The name of the node that ran the attempt, else its id."""
-    known = next((node.name for node in nodes if node.id == attempt.node_id), None)
-    name = attempt.node_name or known
-    if name is None or attempt.host is None or attempt.host in name:
-        return name or attempt.node_id or ""
-    return f"{name} on {attempt.host}"
-
-
 def _title(task: TaskRecord) -> Text:
     title = Text(f"task {task.id}  {task.kind}  ", style="bold").append_text(state_text(task.state))
     if task.reason is not None and task.state is not State.CANCELLED:
@@ -93,7 +84,7 @@ def _title(task: TaskRecord) -> Text:
     return title
 
 
-def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iterator[tuple[str, str]]:
+def _facts(task: TaskRecord, now: datetime) -> Iterator[tuple[str, str]]:
     if task.title is not None:
         yield "title", task.title
     yield "queue", task.queue
@@ -116,7 +107,8 @@ def _facts(task: TaskRecord, nodes: Sequence[NodeRecord], now: datetime) -> Iter
     }
     yield from ((name, absolute(moment, now)) for name, moment in moments.items() if moment is not None)
     if task.node_id is not None:
-        yield "node", _node(task.node_id, nodes)
+        name = _node_name(task.node_name, task.host)
+        yield "node", f"{task.node_id} ({name})" if name else task.node_id
     yield from _relations(task)
     if task.cancel_requested and not task.state.is_final:
         yield "cancel", "requested; the task function has not ended yet"
@@ -150,9 +142,11 @@ def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
         yield "waits for", "tasks that it depends on"
 
 
-def _node(node_id: str, nodes: Sequence[NodeRecord]) -> str:
-    name = next((node.name for node in nodes if node.id == node_id), None)
-    return f"{node_id} ({name})" if name is not None else node_id
+def _node_name(node_name: str | None, host: str | None, node_id: str | None = None) -> str:
+    """The name of a node and its host; its id if the name is not known."""
+    if node_name is None:
+        return node_id or ""
+    return node_name if host is None or host in node_name else f"{node_name} on {host}"
 
 
 def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
@@ -171,7 +165,7 @@ def _documents(task: TaskRecord) -> Iterator[tuple[str, str]]:
 def _print_error(error: ErrorRecord, now: datetime) -> None:
     attempt = f"attempt {error.attempt}: " if error.attempt else ""
     when = f" ({relative(error.at, now)})" if error.at is not None else ""
-    where = "" if error.node_name is None else f" on {error.node_name}"
+    where = "" if error.node_name is None else f" on {_node_name(error.node_name, error.host)}"
     _print_block(
         Text(f"{attempt}{error.type}{where}{when}", style="bold red"), error.traceback.rstrip() or error.message
     )

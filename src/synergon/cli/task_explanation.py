@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from synergon.cli.output import console, duration, new_table, print_line, short
+from synergon.cli.output import duration, new_table, print_line, print_table
 from synergon.explain.explanation import Explanation, NodeOutlook
 from synergon.explain.text import names, reasons
 
@@ -17,12 +17,11 @@ def print_explanation(explanation: Explanation, now: datetime) -> None:
     if not explanation.nodes:
         return
     print_line()
-    table = new_table("node", "can start", "reason", "status")
-    table.columns[2].no_wrap = False
+    table = new_table("node", "can start", "reason", "status", elastic=("reason",), dispensable=("status",))
     called = names(explanation.nodes)
     for node in explanation.nodes:
-        table.add_row(short(called[node.id]), _answer(node), _reasons(node, now), f"{duration(round(node.age))} ago")
-    console.print(table)
+        table.add_row(called[node.id], _answer(node), _reasons(node, now), f"{duration(round(node.age))} ago")
+    print_table(table)
 
 
 def _answer(node: NodeOutlook) -> Text:

@@ -32,7 +32,6 @@ from synergon.engine import Engine
 from synergon.errors import OptionError
 from synergon.explain.explanation import Explanation
 from synergon.model.lifecycle import State
-from synergon.model.nodes import NodeRecord
 from synergon.model.record import to_datetime
 from synergon.model.task_records import SEARCHED_TASKS, Sort, TaskFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.options.options import check_priority
@@ -141,14 +140,14 @@ def show(task_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
     Its times, arguments and result, and each error with its traceback.
     """
 
-    async def read(engine: Engine) -> tuple[TaskRecord, list[NodeRecord], datetime]:
-        return await engine.get(task_id), await engine.nodes(), to_datetime(await engine._store.now())
+    async def read(engine: Engine) -> tuple[TaskRecord, datetime]:
+        return await engine.get(task_id), to_datetime(await engine._store.now())
 
-    task, nodes, now = run_connected(app, url, read)
+    task, now = run_connected(app, url, read)
     if as_json:
         write_json(task)
     else:
-        print_details(task, nodes, now)
+        print_details(task, now)
 
 
 @commands.command()

@@ -126,7 +126,7 @@ class TopTable(NamedTuple):
         """The table, with its headings and as many rows as fit into the height."""
         table = new_table(*self.headings, numbers=self.numbers, elastic=self.elastic, dispensable=self.dispensable)
         for column in table.columns:  # a heading takes one line
-            column.no_wrap, column.overflow = True, "ellipsis"
+            column.header = short(str(column.header))
         for row in self.rows[: max(height - 1, 0)]:
             table.add_row(*(cell.shown for cell in row))
         return table
@@ -167,7 +167,7 @@ def nodes_table(reading: Reading, rates: Rates) -> TopTable:
         ("node", "", "running", "starts/s", "threads", "lease", "host"),
         rows,
         numbers=("running", "starts/s", "threads", "lease"),
-        elastic=("node", "host"),
+        elastic=("host",),
         dispensable=("threads", "host"),
     )
 
@@ -197,7 +197,7 @@ def queues_table(reading: Reading, rates: Rates) -> TopTable:
         ("queue", *states, "ends/s", "oldest ready"),
         rows,
         numbers=(*states, "ends/s"),
-        elastic=("queue", "oldest ready"),
+        elastic=("oldest ready",),
         dispensable=("waiting", "scheduled"),
     )
 
@@ -224,12 +224,13 @@ def kinds_table(reading: Reading, _: Rates) -> TopTable:
         for kind in sorted({*nodes, *ages, *failures})
     ]
     numbers = ("running", "oldest ready", "failed 1h", "nodes")
-    return TopTable(("kind", *numbers), rows, numbers=numbers, elastic=("kind",))
+    return TopTable(("kind", *numbers), rows, numbers=numbers, dispensable=("nodes", "failed 1h"))
 
 
 def tasks_table(reading: Reading, _: Rates) -> TopTable:
     """The running tasks, the oldest ones first."""
     names = {node.id: node.name for node in reading.nodes}
+    has_titles = any(task.title is not None for task in reading.running)
     rows = []
     for task in reading.running:
         seconds = (reading.status.now - (task.started_at or task.enqueued_at)).total_seconds()
@@ -248,7 +249,7 @@ def tasks_table(reading: Reading, _: Rates) -> TopTable:
         ("task", "what", "queue", "node", "for", "tries", "note"),
         rows,
         numbers=("task", "for"),
-        elastic=("what", "node", "note"),
+        elastic=("note", *(("what",) if has_titles else ())),
         dispensable=("tries", "queue", "node"),
         more=max(reading.running_total - len(reading.running), 0),
     )

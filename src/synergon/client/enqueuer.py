@@ -18,7 +18,7 @@ from synergon.handle import Handle
 from synergon.model.groups import NewGroup, OpenedGroup
 from synergon.model.lifecycle import State
 from synergon.model.requirements import KIND_DEFAULT
-from synergon.model.tasks import Insertion, NewTask
+from synergon.model.tasks import Insertion, NewTask, RequestKey
 from synergon.options.options import check_name
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ class Enqueuer:
             await self._warning.consider(connection.store, (task,), (inserted,))
         return inserted
 
-    async def enqueue_for(self, call: Call[Any], who: str, request_key: str | None = None) -> Insertion:
+    async def enqueue_for(self, call: Call[Any], who: str, request: RequestKey | None = None) -> Insertion:
         """Store a call that came over the HTTP API, and record its caller in the audit. A repeated request with this
         key gets the task of the first one."""
         await self._connection.declare()
         task = call.to_new_task(self._connection.origin)
         try:
-            inserted = await self._connection.store.insert_for(task, who, request_key)
+            inserted = await self._connection.store.insert_for(task, who, request)
         except asyncio.CancelledError:
             self._announcer.announce_doubtful((task,))
             raise

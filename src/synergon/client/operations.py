@@ -59,7 +59,12 @@ class Operations:
         (record,) = await self._store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
-        return record
+        if record.node_id is None:
+            return record
+        node = (await self._store.node_names([record.node_id])).get(record.node_id)
+        if node is None:
+            return record
+        return replace(record, node_name=node.name, host=None if node.process is None else node.process.host)
 
     async def explain(self, task_id: int) -> Explanation:
         """Explain why a task waits, how it runs, or how it ended."""

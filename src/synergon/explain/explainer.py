@@ -15,12 +15,14 @@ from synergon.explain.finished import ended, running, suspicion
 from synergon.explain.node_view import NodeView, node_view
 from synergon.explain.shared_state import SharedState
 from synergon.explain.text import SHOWN, behind, clause, lasting, names, on_node, plural, some, turns
+from synergon.model.attempts import AttemptOutcome
 from synergon.model.claims import CandidateQuery, KindRequest
 from synergon.model.lifecycle import State
 from synergon.model.nodes import NodeRecord
 from synergon.model.record import to_datetime
 from synergon.model.task_records import QueueRecord, TaskRecord
 from synergon.node.node import Node
+from synergon.policies import SERVER_FAILURE_LIMIT
 from synergon.stores.base import Store
 from synergon.stores.rules.node_capacity import requirements_of
 from synergon.stores.rules.rates import next_start
@@ -138,6 +140,15 @@ class _View:
         is_later = task.started_at is not None and (error is None or error.at is None or error.at < task.started_at)
         if task.claim_no and is_later:
             return Cause(why=Why.SNOOZED, until=until)
+        last = task.ended_attempts[-1] if task.ended_attempts else None
+        if last is not None and last.outcome is AttemptOutcome.SERVER_FAILED:
+            return Cause(
+                why=Why.SERVER_FAILED,
+                subject=last.server or "",
+                in_use=task.server_failures,
+                of=SERVER_FAILURE_LIMIT,
+                until=until,
+            )
         if error is not None and task.attempts:
             most = None if task.max_attempts is None else task.max_attempts - 1
             return Cause(why=Why.RETRYING, subject=error.type, in_use=task.attempts, of=most, until=until)

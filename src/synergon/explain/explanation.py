@@ -23,6 +23,9 @@ class Why(StrEnum):
     DELAYED = "delayed"
     RETRYING = "retrying"
     """The task has failed and is retried; `subject` is the type of the error."""
+    SERVER_FAILED = "server_failed"
+    """The task has blamed server `subject`, for the `in_use`-th of `of` times without a charge, and has tried all
+    servers in service."""
     SNOOZED = "snoozed"
     """The task function has asked to run again later."""
     RATE = "rate"

@@ -185,6 +185,10 @@ _CLAUSES: Final[dict[Why, Callable[[Cause, datetime], str]]] = {
         f"retry {cause.in_use:g}{f' of {cause.of:g}' if cause.of is not None else ''} "
         f"{when(cause.until, now)} after {cause.subject}"
     ),
+    Why.SERVER_FAILED: lambda cause, now: (
+        f"it runs again {when(cause.until, now)}: server {cause.subject} failed it ({cause.in_use:g} of {cause.of:g} "
+        "times at no cost), and it has tried all servers in service"
+    ),
     Why.SNOOZED: lambda cause, now: f"its function asked to be run again {when(cause.until, now)}",
     Why.RATE: lambda cause, now: f"it may start {when(cause.until, now)} by the rate of {_key_queue_name(cause)}",
     Why.DUE: lambda cause, now: f"due {lasting(cause.since, now)}, and the next check by a node makes it ready",

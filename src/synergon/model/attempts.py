@@ -57,7 +57,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """When the store received the outcome. None while the attempt runs."""
     node_id: str | None = None
     node_name: str | None = None
-    """The name of the node. None for a success and for a running attempt: their node is that of the task."""
+    """The name of the node. Lists of tasks have none for a success and for a running attempt."""
     host: str | None = None
     """The host of the node. None where `node_name` is."""
     server: str | None = None

@@ -93,9 +93,11 @@ def given_back(node_id: str | None) -> ErrorRecord:
 
 class ServerFault(Record, frozen=True, kw_only=True):
     """The task function raised `ServerFailed`: the server is to blame. The attempt is not counted, and the task runs
-    again, on another server if there is one."""
+    again: at once if another server is in service that it has not tried, otherwise later."""
 
     error: ErrorRecord
+    server: tuple[str, str] | None = None
+    """The provider and address of the server."""
     otherwise: Failed | Retrying
     """The outcome instead, if the task has blamed servers too often."""
 
@@ -167,6 +169,14 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Whether some of the released tasks are due later."""
     servers: tuple[ServerChange, ...] = ()
     """The servers that this call has taken out of service, and those that are back."""
+    backs_off: bool = False
+    """Whether the task has blamed its server without a charge, and runs again later."""
+
+
+def as_applied(outcome: Outcome, verdict: Verdict) -> Outcome:
+    """The outcome as the store has applied it: a task that has blamed servers too often was charged."""
+    is_charged = verdict.state in (State.FAILED, State.SCHEDULED) and not verdict.backs_off
+    return outcome.otherwise if isinstance(outcome, ServerFault) and is_charged else outcome
 
 
 class Report(Record, frozen=True, kw_only=True):

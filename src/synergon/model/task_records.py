@@ -76,6 +76,10 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """What each start of the task counts for the rates of its limits."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
+    node_name: str | None = None
+    """The name of the node `node_id`, also when it is gone. Only `engine.get` and `handle.status` read it and `host`,
+    so lists have none."""
+    host: str | None = None
     unreadable: tuple[str, ...] = ()
     """The columns whose stored values this release cannot read. Their fields have replacements, such as None."""
 
@@ -121,6 +125,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
             started_at=self.started_at,
             ended_at=self.finished_at,
             node_id=self.node_id,
+            node_name=self.node_name,
+            host=self.host,
             server=self.server,
         )
         return (*self.ended_attempts, last)[-MOST_ATTEMPTS_STORED:]

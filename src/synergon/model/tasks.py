@@ -91,6 +91,15 @@ class Insertion(msgspec.Struct, frozen=True):
     completes_batch: bool = False
     """Whether an earlier task became ready with this call: the leader of a batch that is complete now. Only the last
     insertion of a call says so."""
+    is_of_other_request: bool = False
+    """Whether nothing was stored, because another request had this request key: `id` is the task of that one."""
+
+
+class RequestKey(Record, frozen=True, kw_only=True):
+    """The key of a request that may be repeated, and a digest of all else that the request says."""
+
+    key: str
+    digest: str
 
 
 class FollowUps(Record, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from synergon.model.outcomes import (
     ServerFault,
     Snoozed,
     Verdict,
+    as_applied,
 )
 from synergon.model.schedules import FiredTask
 from synergon.model.task_statistics import (
@@ -145,9 +146,7 @@ class Metrics:
     def _note_unsuccessful(self, tally: Tally, fenced: FencedOutcome, verdict: Verdict) -> None:
         if verdict.state is not None:  # otherwise a later attempt of the task may run here
             del self._open[fenced.id]
-        outcome = fenced.outcome
-        if isinstance(outcome, ServerFault) and verdict.state in (State.FAILED, State.SCHEDULED):
-            outcome = outcome.otherwise  # it has blamed servers too often, and the store has applied this
+        outcome = as_applied(fenced.outcome, verdict)
         reason = reason_of(outcome, verdict.state)
         tally.ended[reason] = tally.ended.get(reason, 0) + 1
         error = getattr(outcome, "error", None)

@@ -82,10 +82,12 @@ from synergon.model.tasks import (
     NewTask,
     Reaped,
     Reprioritizing,
+    RequestKey,
     Rescheduling,
     StoredRetention,
     Woken,
 )
+from synergon.stores.rows import NodeName
 from synergon.stores.unreadable import UnreadableRows
 
 
@@ -245,9 +247,10 @@ class Store(Protocol):
         does not exist in `after` raises `TaskNotFound`, and nothing is stored.
         """
 
-    async def insert_for(self, task: NewTask, who: str, request_key: str | None = None) -> Insertion:
+    async def insert_for(self, task: NewTask, who: str, request: RequestKey | None = None) -> Insertion:
         """`insert` for a caller of a server: the audit records the task with `who`, in the same transaction. If a task
-        was inserted with this `request_key` during the last 24 hours, that one is returned, and nothing is stored."""
+        was inserted with the key of this `request` during the last 24 hours, that one is returned, and nothing is
+        stored."""
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
         """Insert the rows of these queues before a caller's transaction inserts tasks. If the caller's transaction
@@ -343,9 +346,10 @@ class Store(Protocol):
         queue. Refused → the error is appended, `attempts - 1`, then `ready`, and the node does not get the task again;
         or `failed` with the reason `error` if all nodes with a live lease that run its kind and serve its queue have
         refused it, or at `REFUSAL_LIMIT`. ServerFault → the error is appended, `attempts - 1`, `server_failures + 1`,
-        then `ready`; at `SERVER_FAILURE_LIMIT`, and for a command, like its outcome `otherwise`. If a cancellation was
-        requested, the task ends `cancelled` instead. Retrying, Snoozed, ServerFault and Crashed set `owner_deaths` to 0
-        and clear the mark of a suspect; a task with crashes keeps the mark.
+        then `ready`, or `scheduled` if no server is in service that it has not tried; at `SERVER_FAILURE_LIMIT`, and
+        for a command, like its outcome `otherwise`. If a cancellation was requested, the task ends `cancelled` instead.
+        Retrying, Snoozed, ServerFault and Crashed set `owner_deaths` to 0 and clear the mark of a suspect; a task with
+        crashes keeps the mark.
 
         A command that is handed back or crashes ends `failed` with the reason `crashed`: it is never run twice. An
         outcome that names a server counts for that server's health: after `backoff_after` failures in a row, or
@@ -430,7 +434,12 @@ class Store(Protocol):
         """Open a lease keeper. Called on the thread and event loop that will use it."""
 
     async def unregister(self, node_id: str) -> None:
-        """Delete the row of the node. Any node may then reap the tasks that the deleted node still holds."""
+        """Delete the row of the node, and keep its name. Any node may then reap the tasks that the deleted node
+        still holds."""
+
+    async def node_names(self, ids: Collection[str]) -> dict[str, NodeName]:
+        """The names and processes of these nodes, also of nodes that are gone. Names are pruned with the oldest
+        tasks."""
 
     async def nodes(self) -> list[NodeRecord]:
         """All registered nodes, including dead ones that are not reaped yet."""

@@ -15,6 +15,7 @@ from synergon.model.schedules import Fired, ScheduleRecord
 from synergon.model.task_records import TaskRecord
 from synergon.stores.base import Store
 from synergon.stores.rules import (
+    attempts,
     batches,
     claim,
     counts,
@@ -114,6 +115,7 @@ class BaseStore(Store):
     wake = writes(due_tasks.wake)
     next_batch = reads(batches.outlook)
     reap = writes(reap.reap)
+    node_names = reads(attempts.names_of)
     prune = writes(history.prune)
     dependencies = reads_once(dependencies.read)
     list_flows = reads(flows.list_flows)

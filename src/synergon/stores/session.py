@@ -191,10 +191,13 @@ class NodeRows(Protocol):
         """The ids of the nodes with a live lease that run the kind and serve the queue."""
 
     async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
-        """The names and processes of these nodes. A node without a row is missing."""
+        """The names and processes of these nodes, also of nodes that are gone. Others are missing."""
+
+    async def prune_names(self, age: int, limit: int) -> None:
+        """Forget the names of at most `limit` nodes that are gone for longer than `age` microseconds."""
 
     async def delete_idle(self, dead: Collection[str]) -> None:
-        """Delete the nodes of this list that hold no running task."""
+        """Delete the nodes of this list that hold no running task, and keep their names."""
 
 
 class AuditRows(Protocol):

@@ -24,6 +24,7 @@ from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import EPOCH, Record, from_datetime, to_datetime
 from synergon.model.requirements import KIND_DEFAULT, Requirements
+from synergon.model.task_records import TaskRecord
 from synergon.model.task_statistics import Numbers
 from synergon.options.overrides import Overrides
 from synergon.stores.rows import CountedTasks, Moment, Names, Position
@@ -214,6 +215,10 @@ UNREADABLE: Final = "unreadable"
 """The field of a record that names its unreadable columns. It has no column."""
 
 
+_FROM_OTHER_TABLES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {TaskRecord: ("node_name", "host")}
+"""Fields whose values are read from another table, after the row."""
+
+
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
     """The names of the columns from which a row of this type is read: those that its fields have in JSON."""
     return tuple(field.encode_name for field in _fields(row_type))
@@ -221,7 +226,8 @@ def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
 
 @cache
 def _fields(row_type: type[msgspec.Struct]) -> list[msgspec.structs.FieldInfo]:
-    return [field for field in msgspec.structs.fields(row_type) if field.name != UNREADABLE]
+    without_column = (UNREADABLE, *_FROM_OTHER_TABLES.get(row_type, ()))
+    return [field for field in msgspec.structs.fields(row_type) if field.name not in without_column]
 
 
 def _decoder_of(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> Callable[[Any], Any] | None:

@@ -4,7 +4,6 @@ offers with `api=True`."""
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections import Counter
 from functools import cache
 from pathlib import PurePath
@@ -15,8 +14,7 @@ from starlette.responses import Response
 
 from synergon.client.control import current_operator
 from synergon.client.node_overview import is_alive
-from synergon.errors import PayloadError
-from synergon.model.tasks import NewTask as StoredTask
+from synergon.model.tasks import RequestKey
 from synergon.task import AnyTask
 from synergon.web import documents
 from synergon.web.access import Role
@@ -131,54 +129,39 @@ async def enqueue_task(call: ApiCall) -> Any:
         raise Problem(403, f"the API does not enqueue tasks of the kind {kind!r}; its code offers it with api=True")
     options = {name: value for name, value in msgspec.structs.asdict(new.options).items() if value is not None}
     made = task_type.with_options(**options).call(**new.arguments) if options else task_type.call(**new.arguments)
-    inserted = await call.engine._enqueuer.enqueue_for(made, current_operator(), _request_key(call))
-    # A live task that holds the `key` of the request has a state here; the task of an earlier request has none.
-    if not inserted.created and inserted.state is None and KEY_HEADER in call.request.headers:
-        await _check_repeated(call, inserted.id, task_type, made.to_new_task())
+    inserted = await call.engine._enqueuer.enqueue_for(made, current_operator(), _request_key(call, task_type))
+    if inserted.is_of_other_request:
+        raise Problem(
+            422,
+            f"this Idempotency-Key was used with other arguments or options, for task {inserted.id}; use a new one",
+            task_id=inserted.id,
+        )
     answer = {"id": inserted.id, "created": inserted.created}
     return Response(encode(answer), 201 if inserted.created else 200, media_type="application/json")
 
 
-def _request_key(call: ApiCall) -> str | None:
+def _request_key(call: ApiCall, task_type: AnyTask) -> RequestKey | None:
     """The key of the request as it is stored: a digest of the user and the header, so that users do not meet."""
     given = call.request.headers.get(KEY_HEADER)
     if given is None:
         return None
     if not 0 < len(given) <= KEY_LENGTH:
         raise Problem(400, f"Idempotency-Key has 1 to {KEY_LENGTH} characters")
-    digest = hashlib.sha256(f"{call.user.name}\0{given}".encode()).hexdigest()
-    return f"Idempotency-Key {digest}"
+    user = hashlib.sha256(f"{call.user.name}\0{given}".encode()).hexdigest()
+    said = [_with_defaults(task_type, call.body.arguments), call.body.options]
+    digest = hashlib.sha256(msgspec.json.encode(said, enc_hook=repr, order="sorted")).hexdigest()
+    return RequestKey(key=f"Idempotency-Key {user}", digest=digest)
 
 
-async def _check_repeated(call: ApiCall, task_id: int, task_type: AnyTask, new: StoredTask) -> None:
-    """Raise Problem if the first request with this Idempotency-Key had other arguments, or another queue, key or tags.
-    If its task is no longer stored, that is not known. What operators may change, such as the due time, is not
-    compared."""
-    (first,) = await call.engine._store.get([task_id])
-    if first is None or (new.key is not None and new.key == first.key and new.on_conflict == "return"):
-        return  # in the second case, the `key` of the request alone would get this task, with any arguments
-    differing = [name for name in ("queue", "key", "tags") if getattr(first, name) != getattr(new, name)]
-    if not _has_same_arguments(task_type, bytes(first.payload), new.payload):
-        differing.insert(0, "arguments")
-    if differing:
-        raise Problem(
-            422,
-            f"this Idempotency-Key was used with other {' and '.join(differing)}, for task {task_id}; use a new one",
-            task_id=task_id,
-        )
-
-
-def _has_same_arguments(task_type: AnyTask, first: bytes, second: bytes) -> bool:
-    """Whether two payloads call the function alike. An argument that is left out has its default."""
-    if msgspec.json.decode(first) == msgspec.json.decode(second):
-        return True
-    parameters = inspect.signature(task_type.function).parameters
-    defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-    try:
-        decoded = [defaults | task_type.signature.decode(payload) for payload in (first, second)]
-    except PayloadError:  # the code has changed since the first request
-        return False
-    return bool(decoded[0] == decoded[1])
+def _with_defaults(task_type: AnyTask, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, and the defaults of those that are left out."""
+    signature = task_type.signature
+    defaults = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if name not in signature.injected and parameter.default is not parameter.empty
+    }
+    return defaults | arguments
 
 
 def _unknown(kind: str) -> Problem:

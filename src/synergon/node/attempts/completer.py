@@ -20,7 +20,7 @@ import msgspec
 from synergon.errors import DataRejected, StoreError, StoreUnavailable
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Failed, FencedOutcome, Refused, Report, ServerFault, Succeeded, Verdict
+from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Refused, Report, Succeeded, Verdict, as_applied
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.hooks import Hooks
@@ -248,8 +248,9 @@ class Completer:
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Count an outcome, call the hooks, and signal to the other parts of the node what the verdict means for
         them."""
-        if isinstance(fenced.outcome, ServerFault) and verdict.state in (State.FAILED, State.SCHEDULED):
-            fenced = self._charged(fenced, fenced.outcome)
+        if (applied := as_applied(fenced.outcome, verdict)) is not fenced.outcome:
+            self._log_charge(fenced, applied)
+            fenced = msgspec.structs.replace(fenced, outcome=applied)
         self.finished += 1
         if self._hooks.open or self._hooks.feed.open:
             self._hooks.finished(fenced, verdict)
@@ -289,9 +290,9 @@ class Completer:
         if verdict.child_ids and isinstance(fenced.outcome, Succeeded):
             self._announce_children(fenced.outcome)
 
-    def _charged(self, fenced: FencedOutcome, outcome: ServerFault) -> FencedOutcome:
-        """The outcome of a task that has blamed servers too often, as the store has applied it."""
-        is_final = isinstance(outcome.otherwise, Failed)
+    def _log_charge(self, fenced: FencedOutcome, applied: Outcome) -> None:
+        """Log that a task has blamed servers too often."""
+        is_final = isinstance(applied, Failed)
         self._logger.log(
             logging.ERROR if is_final else logging.WARNING,
             "task %d has blamed its servers %d times; %s",
@@ -300,7 +301,6 @@ class Completer:
             "it has failed for good" if is_final else "from now on this costs it attempts",
             extra={"task_id": fenced.id},
         )
-        return msgspec.structs.replace(fenced, outcome=outcome.otherwise)
 
     def _announce_children(self, outcome: Succeeded) -> None:
         self._metrics.note_accepted(outcome.children)

@@ -123,8 +123,9 @@ def _of_error(
     outcome = _failed(attempt, record, chance, is_retried=is_retried)
     if isinstance(control, ServerFailed):
         attempt.is_own_fault = False
-        if (attempt.leader or attempt).server is not None and not attempt.task_type.is_command:
-            return ServerFault(error=record, otherwise=outcome)
+        server = (attempt.leader or attempt).server
+        if server is not None and not attempt.task_type.is_command:
+            return ServerFault(error=record, otherwise=outcome, server=(server.provider, server.address))
     return outcome
 
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from synergon.stores import session as port
+from synergon.stores.memory.entries import Node
+from synergon.stores.memory.tables import Tables
 from synergon.stores.rows import NodeName
 
 if TYPE_CHECKING:
     from synergon.stores.memory.session import Session
+
+
+def node_name(node: Node) -> NodeName:
+    """The name of a node, and its process."""
+    registered = node.registered
+    return NodeName(registered.id, registered.name, registered.process)
+
+
+def delete_node(tables: Tables, node_id: str, now: int) -> None:
+    """Delete the row of a node, and keep its name."""
+    node = tables.nodes.pop(node_id, None)
+    if node is not None:
+        tables.past_nodes[node_id] = (node_name(node), now)
 
 
 class NodeRows(port.NodeRows):
@@ -48,14 +64,20 @@ class NodeRows(port.NodeRows):
         ]
 
     async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
-        nodes = self._tables.nodes
-        found = [nodes[node_id].registered for node_id in ids if node_id in nodes]
-        return {node.id: NodeName(node.id, node.name, node.process) for node in found}
+        nodes, past = self._tables.nodes, self._tables.past_nodes
+        found = {node_id: past[node_id][0] for node_id in ids if node_id in past}
+        return found | {node_id: node_name(nodes[node_id]) for node_id in ids if node_id in nodes}
+
+    async def prune_names(self, age: int, limit: int) -> None:
+        past = self._tables.past_nodes
+        for node_id, (_, gone_at) in list(islice(past.items(), limit)):
+            if gone_at < self._session.now - age:
+                del past[node_id]
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         nodes, running = self._tables.nodes, self._tables.running
         for node_id in dead:
             if not running.get(node_id):
-                nodes.pop(node_id, None)
+                delete_node(self._tables, node_id, self._session.now)
         for node_id in [node_id for node_id, rows in running.items() if not rows and node_id not in nodes]:
             del running[node_id]

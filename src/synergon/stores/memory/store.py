@@ -36,6 +36,7 @@ from synergon.stores.memory import (
     leases,
     queries,
 )
+from synergon.stores.memory.node_rows import delete_node
 from synergon.stores.memory.session import Session
 from synergon.stores.memory.tables import Tables
 from synergon.stores.rules import finish
@@ -227,8 +228,8 @@ class MemoryStore(BaseStore):
         return _MemoryLeaseKeeper(self._transaction)
 
     async def unregister(self, node_id: str) -> None:
-        with self._transaction() as (tables, _):
-            tables.nodes.pop(node_id, None)
+        with self._transaction() as (tables, now):
+            delete_node(tables, node_id, now)
 
     async def nodes(self) -> list[NodeRecord]:
         with self._transaction() as (tables, now):

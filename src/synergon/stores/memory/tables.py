@@ -18,7 +18,7 @@ from synergon.stores.memory.ready import ReadyTasks
 from synergon.stores.memory.row import Row, Tally
 from synergon.stores.memory.task_index import TaskIndex
 from synergon.stores.memory.tenants import Tenants
-from synergon.stores.rows import KeyHold, KeyQueueName, LiveCount, ScheduleRow, StatisticsRow
+from synergon.stores.rows import KeyHold, KeyQueueName, LiveCount, NodeName, ScheduleRow, StatisticsRow
 from synergon.stores.rules.shared_capacity import Grant
 
 READY: Final = State.READY
@@ -67,6 +67,8 @@ class Tables:
         self.queues: Final[dict[str, int | None]] = {}
         """When each queue was paused; None for a queue that is not paused."""
         self.nodes: Final[dict[str, Node]] = {}
+        self.past_nodes: Final[dict[str, tuple[NodeName, int]]] = {}
+        """The names of nodes that are gone, and when they went, oldest first."""
         self.limits: Final[dict[str, Limit]] = {}
         self.providers: Final[dict[str, Provider]] = {}
         self.held: Final[dict[int, Row]] = {}

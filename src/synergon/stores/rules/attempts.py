@@ -7,7 +7,7 @@ attempt started and ended, and where it ran (`TaskRecord.attempts_made`). Only t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from synergon.model.attempts import MOST_ATTEMPTS_STORED, AttemptOutcome, AttemptRecord
 from synergon.model.lifecycle import Reason, State
@@ -28,7 +28,7 @@ from synergon.stores.rows import FinalTask, LiveTask, NodeName
 from synergon.stores.session import Session
 
 NodeNames = Mapping[str, NodeName]
-"""The names of nodes by id. A node that has no row any more is missing."""
+"""The names of nodes by id."""
 
 
 def outcome_of(outcome: Outcome) -> AttemptOutcome | None:
@@ -57,6 +57,11 @@ def outcome_of(outcome: Outcome) -> AttemptOutcome | None:
             return AttemptOutcome.CANCELLED
 
 
+async def names_of(session: Session, ids: Collection[str]) -> dict[str, NodeName]:
+    """The names of these nodes, also of nodes that are gone."""
+    return await session.nodes.names(ids)
+
+
 async def node_names(session: Session, tasks: Iterable[LiveTask]) -> NodeNames:
     """The names of the nodes that run these tasks."""
     ids = {task.node_id for task in tasks if task.node_id is not None}
@@ -82,7 +87,7 @@ async def with_ended(
         ended_at=to_datetime(ended_at),
         node_id=task.node_id,
         node_name=None if node is None else node.name,
-        host=None if node is None or node.process is None else node.process.host,
+        host=_host(node),
         server=task.server,
         error=None if error is None else error.type,
     )
@@ -93,10 +98,12 @@ async def keep_success(session: Session, task: FinalTask) -> None:
     """Write the success of a task that has just been brought back for a retry: its row forgets when that attempt
     started and ended. Does nothing if the task had not succeeded."""
     if task.state is State.SUCCEEDED:
-        await session.tasks.charge(task.id, ended_attempts=_last((*task.ended_attempts, _success(task))))
+        names = {} if task.node_id is None else await session.nodes.names([task.node_id])
+        success = _success(task, names.get(task.node_id or ""))
+        await session.tasks.charge(task.id, ended_attempts=_last((*task.ended_attempts, success)))
 
 
-def _success(task: FinalTask) -> AttemptRecord:
+def _success(task: FinalTask, node: NodeName | None) -> AttemptRecord:
     return AttemptRecord(
         claim_no=task.claim_no,
         attempt=task.attempts,
@@ -104,8 +111,14 @@ def _success(task: FinalTask) -> AttemptRecord:
         started_at=None if task.started_at is None else to_datetime(task.started_at),
         ended_at=to_datetime(task.finished_at),
         node_id=task.node_id,
+        node_name=None if node is None else node.name,
+        host=_host(node),
         server=task.server,
     )
+
+
+def _host(node: NodeName | None) -> str | None:
+    return None if node is None or node.process is None else node.process.host
 
 
 def _last(entries: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:

@@ -161,7 +161,9 @@ async def _apply_all(
             succeeded.append(task)
             outcomes[task.id] = entry.outcome
         else:
-            verdicts[task.id] = Verdict(task.id, await _apply(session, task, entry.outcome, names), (), task.kind)
+            state = await _apply(session, task, entry.outcome, names)
+            backs_off = state is State.SCHEDULED and isinstance(entry.outcome, ServerFault)
+            verdicts[task.id] = Verdict(task.id, state, (), task.kind, backs_off=backs_off)
             if isinstance(entry.outcome, Succeeded) and entry.outcome.has_shared_children:
                 outcomes[task.id] = entry.outcome
     if succeeded:
@@ -212,9 +214,11 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome, names: atte
             return await session.tasks.release(task, limit_key=limit_key, by_owner=True)
         case Refused(requirements=requirements):
             return await _leave_to_others(session, task, requirements)
-        case ServerFault():
-            # A damaged row may have any number.
-            await session.tasks.charge(task.id, server_failures=max(task.server_failures, 0) + 1)
+        case ServerFault(server=server):
+            failures = max(task.server_failures, 0) + 1  # a damaged row may have any number
+            await session.tasks.charge(task.id, server_failures=failures)
+            delay = await server_health.blame_delay(session, server, failures)
+            return await session.tasks.release(task, delay=delay, by_owner=True)
         case HandedBack(delay=delay, protected_for=protected_for):
             return await session.tasks.release(task, delay=delay, protected_for=protected_for, by_owner=True)
     alone = isinstance(outcome, Crashed) and batches.must_run_alone(task)

@@ -13,7 +13,8 @@ GROUPS_AT_ONCE: Final = 100
 
 
 async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
-    """Delete final tasks, rates, holds of keys, statistics and operator actions. Returns the number of deleted tasks.
+    """Delete final tasks, rates, holds of keys, statistics, operator actions and names of nodes. Returns the number of
+    deleted tasks.
 
     Goes through the states one after the other until `limit` tasks are deleted. Of each state it deletes tasks outside
     of groups, oldest first, and then groups and flows that ended so. A group or a flow is deleted as a whole,
@@ -42,6 +43,9 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
         await session.statistics.prune(cutoffs.statistics, limit)
     if cutoffs.audit is not None:
         await session.audit.prune(cutoffs.audit, limit)
+    longest = [cutoffs.audit, *ages.values()]
+    if None not in longest:  # the nodes of tasks that remain
+        await session.nodes.prune_names(max(age for age in longest if age is not None), limit)
     return pruned
 
 

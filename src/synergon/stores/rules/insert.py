@@ -22,7 +22,7 @@ from synergon.errors import KeyConflict
 from synergon.model.lifecycle import State
 from synergon.model.operator_actions import NewAction
 from synergon.model.record import to_datetime
-from synergon.model.tasks import Insertion, NewTask
+from synergon.model.tasks import Insertion, NewTask, RequestKey
 from synergon.stores.columns import is_bound
 from synergon.stores.contention import Contention
 from synergon.stores.rows import KeyHold, KeyHolder, KeyName
@@ -46,18 +46,18 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
     return with_new_states(inserted, await follow_ups.apply_follow_ups(session)) if session.touched else inserted
 
 
-async def insert_for(session: Session, task: NewTask, who: str, request_key: str | None = None) -> Insertion:
-    """Store a task that a caller of a server requests, and record it in the audit. The `request_key` is held for the
-    task, beside a key that the task itself has: a repeated request gets the task of the first one."""
-    if request_key is not None:
-        held = await session.key_holds.held([(task.kind, request_key)])
-        for hold in held.values():
-            return Insertion(hold.task_id, False, None)
+async def insert_for(session: Session, task: NewTask, who: str, request: RequestKey | None = None) -> Insertion:
+    """Store a task that a caller of a server requests, and record it in the audit. The key of the request is held for
+    the task, beside a key that the task itself has: a repeated request gets the task of the first one. Another hold,
+    which includes the digest of the request, tells a repeated request from another one with its key."""
+    keys = () if request is None else (request.key, f"{request.key} {request.digest}")
+    held = await session.key_holds.held([(task.kind, key) for key in keys]) if keys else {}
+    if keys and (first := held.get((task.kind, keys[0]))) is not None:
+        return Insertion(first.task_id, False, None, is_of_other_request=(task.kind, keys[1]) not in held)
     (inserted,) = await insert(session, [task])
-    if request_key is not None and not await session.key_holds.take(
-        task.kind, request_key, inserted.id, REQUEST_KEY_MICROSECONDS
-    ):
-        raise Contention(f"another request of kind {task.kind!r} has this key at this moment")
+    for key in keys:
+        if not await session.key_holds.take(task.kind, key, inserted.id, REQUEST_KEY_MICROSECONDS):
+            raise Contention(f"another request of kind {task.kind!r} has this key at this moment")
     outcome = f"created task {inserted.id}" if inserted.created else f"task {inserted.id} holds its key"
     await session.audit.add(NewAction(verb="enqueue", subject=task.kind, value=inserted.id, who=who), outcome)
     return inserted

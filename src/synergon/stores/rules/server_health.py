@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from synergon.model.limits import ClaimedProbes, ProbeResult, ServerChange, ServerProbe, failure_text
 from synergon.model.outcomes import FencedOutcome
 from synergon.model.record import to_datetime
+from synergon.policies import BLAME_DELAY_SECONDS, LONGEST_BLAME_DELAY_SECONDS
 from synergon.stores.rows import ServerHealth, ServerName, ServerRow
 from synergon.stores.rules.rates import LAST_MOMENT
 from synergon.stores.rules.shared_capacity import ServerCapacity
@@ -136,6 +137,20 @@ def _change(server: ServerName, condition: _Condition, reason: str) -> ServerCha
         reason=reason,
         until=None if until is None else to_datetime(until),
     )
+
+
+async def blame_delay(session: Session, server: ServerName | None, failures: int) -> int:
+    """The microseconds after which a task runs again that has just blamed this server, and has blamed servers
+    `failures` times. None while another server of the pool is in service that the task has not tried."""
+    if server is None:
+        return 0
+    now = await session.read_clock()
+    pool = [capacity_at(row, now) for row in await session.servers.all() if row.provider == server[0]]
+    others = sum(other.is_in_service for other in pool if other.address != server[1])
+    tries = failures - others
+    if tries <= 0:
+        return 0
+    return round(min(BLAME_DELAY_SECONDS * 2.0 ** (tries - 1), LONGEST_BLAME_DELAY_SECONDS) * 1_000_000)
 
 
 # ---------------------------------------------------------------- probes

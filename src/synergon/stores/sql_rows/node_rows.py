@@ -24,6 +24,10 @@ class NodeRows(SqlRows, port.NodeRows):
     async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
         return {node.id: node for node in await self._sql.typed(NodeName, "node_names", list(ids))}
 
+    async def prune_names(self, age: int, limit: int) -> None:
+        await self._sql.run("prune_node_names", age, limit)
+
     async def delete_idle(self, dead: Collection[str]) -> None:
         if dead:
+            await self._sql.run("keep_node_names", list(dead))
             await self._sql.run("delete_idle_nodes", list(dead))

@@ -42,7 +42,7 @@ from synergon.stores.sqlite.connection import path_of, slow_seconds_of
 from synergon.stores.sqlite.session import Session
 from synergon.stores.sqlite.task_transaction import SqliteTaskTransaction
 from synergon.stores.sqlite.threads import Reader, Writer
-from synergon.stores.sqlite.transaction import SQL, Transaction
+from synergon.stores.sqlite.transaction import SQL, Transaction, as_json
 
 LAST_ID: Final = 2**63 - 1
 """The greatest id that a task can have."""
@@ -225,7 +225,11 @@ class SqliteStore(BaseStore):
         return WriterLeaseKeeper(self._writer)
 
     async def unregister(self, node_id: str) -> None:
-        await self._write(lambda transaction: transaction.run("unregister", node_id))
+        def delete(transaction: Transaction) -> None:
+            transaction.run("keep_node_names", **{"1": as_json([node_id]), "now": transaction.now})
+            transaction.run("unregister", node_id)
+
+        await self._write(delete)
 
     nodes = _reads(leases.nodes)
     running_by_node = _reads(queries.running_by_node)

@@ -250,6 +250,15 @@ CREATE TABLE IF NOT EXISTS {schema}.node (
     published_at  timestamptz NOT NULL CHECK (published_at BETWEEN '0001-01-02' AND '9999-12-30')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
+-- The names of nodes that are gone, for the tasks that ran there.
+CREATE TABLE IF NOT EXISTS {schema}.past_node (
+    id      text        PRIMARY KEY,
+    name    text        NOT NULL,
+    process text        NOT NULL,
+    gone_at timestamptz NOT NULL CHECK (gone_at BETWEEN '0001-01-02' AND '9999-12-30')
+);
+CREATE INDEX IF NOT EXISTS past_node_age ON {schema}.past_node (gone_at ASC);
+
 -- Limits. `declared` is the last declaration as JSON; an equal declaration changes nothing. A transaction locks the
 -- row of a limit before it counts or changes permits. The row `key:<kind>` is also the lock of the kind's key queues.
 CREATE TABLE IF NOT EXISTS {schema}.task_limit (

@@ -3,7 +3,7 @@
 -- cordon.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.meta, {schema}.task, {schema}.history, {schema}.pruned, {schema}.tally, {schema}.live_count, {schema}.queue,
-    {schema}.node, {schema}.task_limit, {schema}.rate, {schema}.batch_alarm, {schema}.provider, {schema}.server, {schema}.task_group,
+    {schema}.node, {schema}.past_node, {schema}.task_limit, {schema}.rate, {schema}.batch_alarm, {schema}.provider, {schema}.server, {schema}.task_group,
     {schema}.statistics, {schema}.audit_log, {schema}.lock_row, {schema}.schedule, {schema}.key_hold, {schema}.dependency TO {role};
 GRANT INSERT, DELETE ON {schema}.task, {schema}.history TO {role};
 GRANT UPDATE (state, priority, run_at, cancel_requested, extended_by, meta, errors, ended_attempts, is_dependent,

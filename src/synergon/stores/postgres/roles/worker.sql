@@ -2,7 +2,7 @@
 -- takes no operator action, and replaces no secret.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.meta TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.task, {schema}.history, {schema}.node, {schema}.rate, {schema}.batch_alarm,
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.task, {schema}.history, {schema}.node, {schema}.past_node, {schema}.rate, {schema}.batch_alarm,
     {schema}.server, {schema}.task_group, {schema}.schedule, {schema}.key_hold, {schema}.dependency,
     {schema}.statistics TO {role};
 GRANT SELECT, INSERT, UPDATE ON {schema}.tally, {schema}.live_count, {schema}.pruned, {schema}.task_limit, {schema}.provider,

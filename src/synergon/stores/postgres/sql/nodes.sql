@@ -14,7 +14,9 @@ SET leased_until = now() + $2::bigint * interval '1 microsecond', published = co
 WHERE id = $1
 
 -- name: unregister
-DELETE FROM {schema}.node WHERE id = $1
+WITH gone AS (DELETE FROM {schema}.node WHERE id = $1 RETURNING id, name, process)
+INSERT INTO {schema}.past_node (id, name, process, gone_at) SELECT id, name, process, now() FROM gone
+ON CONFLICT DO NOTHING
 
 -- name: nodes
 -- By the clock at this moment: a renewal may commit between the start of this transaction and its snapshot, and its
@@ -25,7 +27,21 @@ SELECT id, name, process, kinds, queues, concurrency, version, address, register
 FROM {schema}.node ORDER BY registered_at, id
 
 -- name: node_names
+-- Also of nodes that are gone.
 SELECT id, name, process FROM {schema}.node WHERE id = ANY ($1)
+UNION ALL
+SELECT id, name, process FROM {schema}.past_node WHERE id = ANY ($1)
+
+-- name: keep_node_names
+INSERT INTO {schema}.past_node (id, name, process, gone_at)
+SELECT id, name, process, now() FROM {schema}.node WHERE id = ANY ($1)
+ON CONFLICT DO NOTHING
+
+-- name: prune_node_names
+DELETE FROM {schema}.past_node WHERE id = ANY (ARRAY(
+    SELECT id FROM {schema}.past_node WHERE gone_at < now() - $1::bigint * interval '1 microsecond'
+    ORDER BY gone_at LIMIT $2
+))
 
 -- name: runners
 -- The nodes with a live lease that run a kind and serve a queue.

@@ -329,6 +329,15 @@ CREATE TABLE synergon_node (
     published_at  INTEGER NOT NULL  -- by the clock of leases
 ) STRICT, WITHOUT ROWID;
 
+-- The names of nodes that are gone, for the tasks that ran there.
+CREATE TABLE synergon_past_node (
+    id      TEXT PRIMARY KEY,
+    name    TEXT    NOT NULL,
+    process BLOB    NOT NULL,
+    gone_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX synergon_past_node_age ON synergon_past_node (gone_at);
+
 -- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last declaration of a
 -- worker as JSON; declaring the same again changes nothing.
 CREATE TABLE synergon_retention (

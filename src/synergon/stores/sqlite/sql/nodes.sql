@@ -43,7 +43,20 @@ SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = $1
 SELECT id, leased_until, lease, boot_id FROM synergon_node
 
 -- name: node_names
+-- Also of nodes that are gone.
 SELECT id, name, process FROM synergon_node WHERE id IN (SELECT value FROM json_each($1))
+UNION ALL
+SELECT id, name, process FROM synergon_past_node WHERE id IN (SELECT value FROM json_each($1))
+
+-- name: keep_node_names
+INSERT INTO synergon_past_node (id, name, process, gone_at)
+SELECT id, name, process, :now FROM synergon_node WHERE id IN (SELECT value FROM json_each($1))
+ON CONFLICT DO NOTHING
+
+-- name: prune_node_names
+DELETE FROM synergon_past_node WHERE id IN (
+    SELECT id FROM synergon_past_node WHERE gone_at < :now - $1 ORDER BY gone_at LIMIT $2
+)
 
 -- name: runners
 -- The nodes that run a kind and serve a queue, with their leases.
