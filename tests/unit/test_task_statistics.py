@@ -87,6 +87,7 @@ def test_other_errors_are_others() -> None:
 def test_bars_show_the_starts_over_time() -> None:
     points = tuple(StatisticsPoint(at=to_datetime(at * 1_000_000), started=started) for at, started in ((0, 1), (9, 8)))
     one = Statistics(
+        depth=0,
         kind="k",
         queue="q",
         since=to_datetime(0),

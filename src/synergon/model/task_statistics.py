@@ -147,6 +147,8 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
     run: Histogram = Histogram()
     errors: dict[str, ErrorCount] = {}
     """By fingerprint, at most `MAX_ERRORS`."""
+    depth: Count = 0
+    """The most tasks that were ready at once."""
 
     def __add__(self, other: Numbers) -> Numbers:
         return Numbers(
@@ -156,6 +158,7 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
             wait=self.wait + other.wait,
             run=self.run + other.run,
             errors=_add_errors(self.errors, other.errors),
+            depth=max(self.depth, other.depth),
         )
 
     def without(self, earlier: Numbers) -> Numbers:
@@ -219,6 +222,10 @@ class StatisticsPoint(Record, frozen=True, kw_only=True):
     started: int = 0
     succeeded: int = 0
     failed: int = 0
+    wait: Histogram = Histogram()
+    """How long tasks waited for their starts after they were due."""
+    depth: int = 0
+    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
 
 
 class Statistics(Record, frozen=True, kw_only=True):
@@ -241,6 +248,8 @@ class Statistics(Record, frozen=True, kw_only=True):
     """How long attempts ran."""
     errors: tuple[ErrorCount, ...]
     """The commonest errors of attempts, the commonest first."""
+    depth: int
+    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
     span_seconds: int
     """The length of the span of each point: a minute, an hour or a day."""
     points: tuple[StatisticsPoint, ...]

@@ -7,6 +7,8 @@ repeated, and no engine waits for another. Old minutes are merged into hours, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import Final
 
 from synergon.model.record import to_datetime
@@ -16,6 +18,7 @@ from synergon.model.task_statistics import (
     MINUTE,
     SPANS,
     SUCCEEDED,
+    Histogram,
     KindNumbers,
     Numbers,
     Statistics,
@@ -122,6 +125,7 @@ def _statistics(name: tuple[str, str], rows: Sequence[StatisticsRow], span: int,
         wait=numbers.wait,
         run=numbers.run,
         errors=tuple(sorted(numbers.errors.values(), key=lambda error: -error.count)),
+        depth=numbers.depth,
         span_seconds=span,
         points=tuple(_point(start, by_start[start]) for start in sorted(by_start)),
     )
@@ -134,4 +138,6 @@ def _point(start: int, rows: Sequence[StatisticsRow]) -> StatisticsPoint:
         started=sum(row.numbers.started for row in rows),
         succeeded=sum(row.numbers.ended.get(SUCCEEDED, 0) for row in rows),
         failed=sum(failures(row.numbers.ended) for row in rows),
+        wait=reduce(add, (row.numbers.wait for row in rows if row.numbers.started), Histogram()),
+        depth=max(row.numbers.depth for row in rows),
     )
