@@ -17,6 +17,8 @@ from synergon.web.dashboard.pages import Page, asked, page
 from synergon.web.dashboard.text import between
 from synergon.web.routes import ApiCall
 
+MOST_CHILDREN: Final = 10
+
 ACTIONS: Final[dict[State, tuple[str, ...]]] = {
     State.WAITING: ("priority", "cancel", "delete"),
     State.SCHEDULED: ("run", "priority", "cancel", "delete"),
@@ -50,8 +52,16 @@ async def show_task(call: ApiCall) -> Page:
             "errors": [_error(error) for error in reversed(task["errors"])],
             "python": python_text(task["kind"], task["arguments"]),
             "group": await _group(call, task["group_id"]),
+            **await _children(call, task_id),
         },
     )
+
+
+async def _children(call: ApiCall, task_id: int) -> dict[str, Any]:
+    """The first tasks that this task has created, and whether there are more."""
+    query = task_routes.TaskListQuery(parent=task_id, ascending=True, limit=MOST_CHILDREN)
+    found = await asked(call, task_routes.list_tasks, query)
+    return {"children": found["tasks"], "has_more_children": found["next"] is not None}
 
 
 async def _group(call: ApiCall, group_id: int | None) -> Any:
