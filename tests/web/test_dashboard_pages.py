@@ -278,6 +278,7 @@ async def test_errors_are_shown_in_groups_that_can_be_listed_and_retried(
             assert listed.count("<tr data-row") == 2
             assert f'/tasks/{ids["charge"]}"' in listed
             assert "Like ConnectionError: payment gateway answered 502" in listed
+            assert f'href="{link[1]}">Tasks with this error</a>' in (await http.get(f"/tasks/{ids['charge']}")).text
             none = (await http.get("/tasks?view=errors&kind=nothing")).text
             assert "No task that matches has failed." in none
             monkeypatch.setattr("synergon.web.error_routes.MOST_GROUPED", 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from synergon.client import bulk
 from synergon.client.operations import check_due, check_id, listing_of
 from synergon.explain.explanation import Explanation
 from synergon.model.lifecycle import State
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Moved
 from synergon.options.durations import microseconds, seconds
 from synergon.options.options import check_meta, check_priority
@@ -72,6 +73,11 @@ class TaskListQuery(TaskConditions, frozen=True, kw_only=True, forbid_unknown_fi
 
 async def list_tasks(call: ApiCall) -> Any:
     """List tasks, newest first. `next` is the cursor of the following page."""
+    return await read_page(call, call.redactor.task)
+
+
+async def read_page(call: ApiCall, show: Callable[[TaskRecord], dict[str, Any]]) -> Any:
+    """One page of the tasks that match, each as `show` makes it."""
     given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not None}
     if "meta" in given:
         given["meta"] = dict(parse_meta(word) for word in given["meta"])
@@ -79,9 +85,9 @@ async def list_tasks(call: ApiCall) -> Any:
     error = given.pop("error", None)
     wanted = take_visible_filters(call, given)
     if wanted or error is not None:
-        return await _list_visible(call, given, wanted, error)
+        return await _list_visible(call, given, wanted, error, call.redactor.task if wanted else show)
     page = await call.engine.tasks(**given)
-    return {"tasks": [call.redactor.task(task) for task in page], "next": page.next, "is_cut": page.is_cut}
+    return {"tasks": [show(task) for task in page], "next": page.next, "is_cut": page.is_cut}
 
 
 def take_visible_filters(call: ApiCall, given: dict[str, Any]) -> dict[str, Any]:
@@ -94,13 +100,19 @@ def take_visible_filters(call: ApiCall, given: dict[str, Any]) -> dict[str, Any]
     return {name: given.pop(name) for name in CONTENT_FILTERS if name in given}
 
 
-async def _list_visible(call: ApiCall, given: dict[str, Any], wanted: Mapping[str, Any], error: str | None) -> Any:
+async def _list_visible(
+    call: ApiCall,
+    given: dict[str, Any],
+    wanted: Mapping[str, Any],
+    error: str | None,
+    show: Callable[[TaskRecord], dict[str, Any]],
+) -> Any:
     """The tasks whose visible values match, and whose last error has this fingerprint."""
     limit, found, after = given.pop("limit"), list[dict[str, Any]](), given.pop("after", None)
     for _ in range(SEARCHED_PAGES):
         page = await call.engine.tasks(**given, after=after, limit=limit - len(found))
         alike = (task for task in page if error is None or last_error(call.redactor, task).fingerprint == error)
-        tasks = [call.redactor.task(task) for task in alike]
+        tasks = [show(task) for task in alike]
         found += [task for task in tasks if matches(task, wanted)]
         after = page.next
         if after is None or len(found) == limit:

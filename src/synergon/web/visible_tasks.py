@@ -28,10 +28,15 @@ class VisibleError:
     """The message without what differs."""
 
 
+def brief(task: TaskRecord) -> TaskRecord:
+    """A task as lists show it: only with its last error, without traceback. To redact tracebacks takes long."""
+    errors = tuple(msgspec.structs.replace(error, traceback="") for error in task.errors[-1:])
+    return msgspec.structs.replace(task, errors=errors, ended_attempts=())
+
+
 def last_error(redactor: Redactor, task: TaskRecord) -> VisibleError:
-    """The last error of a task. Nothing else of it is redacted: tracebacks are long."""
-    brief = tuple(msgspec.structs.replace(error, traceback="") for error in task.errors[-1:])
-    errors = redactor.task(msgspec.structs.replace(task, errors=brief, ended_attempts=()))["errors"]
+    """The last error of a task."""
+    errors = redactor.task(brief(task))["errors"]
     last = errors[0] if errors else {"type": str(task.reason or task.state), "message": ""}
     digest, message = fingerprint(last["type"], last["message"])
     return VisibleError(digest, last["type"], message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -86,8 +86,8 @@ class Figures:
             started=sum(one.started for one in listed),
             succeeded=sum(one.succeeded for one in listed),
             failed=sum(failures(one.ended) for one in listed),
-            wait=together([one.wait for one in listed]),
-            run=together([one.run for one in listed]),
+            wait=Histogram.total([one.wait for one in listed]),
+            run=Histogram.total([one.run for one in listed]),
             depth=sum(one.depth for one in listed),
         )
 
@@ -130,7 +130,7 @@ def chart(found: Iterable[Statistics], since: Since, now: datetime) -> Chart:
                 waits[place].append(point.wait)
         for place, depth in peaks.items():
             depths[place][one.queue] += depth
-    latencies = {place: together(waits[place]).percentile(0.95) for place in places}
+    latencies = {place: Histogram.total(waits[place]).percentile(0.95) for place in places}
     most = max(max(succeeded[place] + failed[place] for place in places), 1)
     deepest = max(max(depths[place].total() for place in places), 1)
     slowest = max((wait or 0.0) for wait in latencies.values()) or 0.001
@@ -150,14 +150,6 @@ def chart(found: Iterable[Statistics], since: Since, now: datetime) -> Chart:
         for index, place in enumerate(places)
     ]
     return Chart(bars, most, deepest, slowest, seconds)
-
-
-def together(histograms: Sequence[Histogram]) -> Histogram:
-    """The sum of histograms, without one in between for each of them."""
-    if not histograms:
-        return Histogram()
-    counts = tuple(map(sum, zip(*(one.counts for one in histograms), strict=True)))
-    return Histogram(counts=counts, seconds=sum(one.seconds for one in histograms))
 
 
 def sparkline(values: Mapping[int, int], places: range) -> str:

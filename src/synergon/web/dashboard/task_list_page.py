@@ -3,6 +3,7 @@ match."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -14,6 +15,7 @@ from synergon.web import error_routes, flow_routes, kind_routes, task_routes
 from synergon.web.dashboard.pages import Page, asked, page
 from synergon.web.problems import Problem
 from synergon.web.routes import ApiCall
+from synergon.web.visible_tasks import brief
 
 PAGE_SIZE: Final = 50
 MOST_SUGGESTED: Final = 20
@@ -140,7 +142,7 @@ async def _tasks(call: ApiCall, filters: dict[str, Any]) -> dict[str, Any]:
     """One page of the tasks that match."""
     query: TasksQuery = call.query
     listing = task_routes.TaskListQuery(**filters, **ORDERS[query.order], after=query.after or None, limit=PAGE_SIZE)
-    found = await asked(call, task_routes.list_tasks, listing)
+    found = await task_routes.read_page(replace(call, query=listing), lambda task: call.redactor.task(brief(task)))
     return {
         "tasks": found["tasks"],
         "tags": sorted({tag for task in found["tasks"] for tag in task["tags"]}),
