@@ -567,9 +567,10 @@ class Engine(ScheduleDeclarations):
         """One page of the tasks that match, newest first. For the following page, pass `page.next` as `after`.
 
         Filters: `state` and `kind` (one or several), `queue`, `tag`, `key`, `title`, `meta` (`{"customer": 42}`),
-        `enqueued_since`, `enqueued_until` and the like for `started` and `finished`, and `search`, a text in arguments
-        and errors. `sort` is "id", "due" (scheduled tasks) or "end" (final ones), `ascending` turns it round. A page
-        has at most `limit` tasks (100).
+        `flow` (the id of a flow or group), `parent` (the id of the task that has created them), `node` (the ids of one
+        or several nodes that have the last attempt), `enqueued_since`, `enqueued_until` and the like for `started` and
+        `finished`, and `search`, a text in arguments and errors. `sort` is "id", "due" (scheduled tasks) or "end"
+        (final ones), `ascending` turns it round. A page has at most `limit` tasks (100).
         """
         return await self._operations.tasks(**filters)
 

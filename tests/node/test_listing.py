@@ -57,8 +57,13 @@ async def test_operations_on_many_tasks_take_these_filters_and_are_recorded_with
         assert await engine.cancel_all(kind=["bill", "remind"], meta={"batch": 1}) == 2
         assert await engine.cancel_all(search="customer 4") == 1
         assert await engine.cancel_all(enqueued_until=datetime(2020, 1, 1, tzinfo=UTC)) == 0
-        third, second, first = await engine.audit()
+        group = await engine.group("billing", [engine.call("bill", customer="Eve")])
+        assert await engine.cancel_all(flow=group.id, node=["a", "b"], parent=1) == 0
+        assert await engine.cancel_all(flow=group.id) == 1
+        flow, narrow, third, second, first = await engine.audit()
         live = "state=ready,running,scheduled,waiting"
+        assert flow.subject == f"{live} flow={group.id}"
+        assert narrow.subject == f"{live} flow={group.id} parent=1 node=a,b"
         assert first.subject == f"{live} kind=bill,remind meta.batch=1"
         assert second.subject == f"{live} search=customer 4"
         assert third.subject == f"{live} enqueued_until=2020-01-01T00:00:00+00:00"
@@ -75,6 +80,9 @@ async def test_operations_on_many_tasks_take_these_filters_and_are_recorded_with
         ({"meta": {"a": "\0"}}, "that a database can hold"),
         ({"search": ""}, "search must be text that is not empty"),
         ({"search": 5}, "search must be text, got 5"),
+        ({"flow": "7"}, "flow must be an id, a whole number above 0, got '7'"),
+        ({"parent": 0}, "parent must be an id, a whole number above 0, got 0"),
+        ({"node": []}, "node must be the id of a node or a list of ids, got an empty list"),
         ({"enqueued_since": "yesterday"}, "enqueued_since must be a datetime"),
         ({"finished_until": datetime(2026, 1, 1)}, "finished_until must have a time zone"),  # noqa: DTZ001
         ({"sort": "title"}, "sort must be one of 'id', 'due', 'end', got 'title'"),

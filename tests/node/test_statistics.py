@@ -29,6 +29,25 @@ async def stored(engine: Engine) -> list[Statistics]:
     return await engine._store.statistics(StatisticsQuery(age=3600 * 1_000_000))
 
 
+async def test_the_depth_of_a_queue_is_recorded_once_in_a_minute(memory_url: str) -> None:
+    engine = Engine(memory_url)
+
+    @engine.task(queue="mail")
+    async def work() -> None: ...
+
+    async with engine:
+        await engine.pause("mail")
+        await work.enqueue_many([()] * 7)
+        async with engine.worker():
+
+            async def is_recorded() -> bool:
+                return bool(await stored(engine))
+
+            await until(is_recorded)
+            (found,) = await engine.statistics(queue="mail")
+            assert (found.kind, found.depth, [point.depth for point in found.points]) == ("work", 7, [7])
+
+
 def by_kind(found: list[Statistics]) -> dict[str, Statistics]:
     return {one.kind: one for one in found}
 

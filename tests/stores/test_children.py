@@ -6,6 +6,7 @@ import pytest
 from tests.stores.actions import (
     HOUR,
     KIND,
+    OUTCOMES,
     Worker,
     add,
     add_in_state,
@@ -16,7 +17,7 @@ from tests.stores.actions import (
     state_of,
 )
 
-from synergon.model.lifecycle import State
+from synergon.model.lifecycle import FINAL, State
 from synergon.model.outcomes import Succeeded
 from synergon.model.tasks import NewTask, OnConflict
 from synergon.stores.base import Store
@@ -29,6 +30,22 @@ async def test_children_come_with_success(store: Store, worker: Worker) -> None:
     first, second = [await read(store, child_id) for child_id in verdict.child_ids]
     assert (bytes(first.payload), first.state) == (b"1", State.READY)
     assert (bytes(second.payload), second.state) == (b"2", State.SCHEDULED)
+
+
+async def test_children_know_their_parent_and_are_found_by_it(store: Store, worker: Worker) -> None:
+    parent_id, other_id = await add_many(store, 2)
+    outcome = Succeeded(children=(NewTask(kind="child"), NewTask(kind="child", limit_key="ada")))
+    verdicts = [await worker.finish(claim, outcome) for claim in await worker.claim()]
+    children = {verdict.id: list(verdict.child_ids) for verdict in verdicts}
+    assert [(await read(store, child_id)).parent_id for child_id in children[other_id]] == [other_id] * 2
+    assert (await read(store, parent_id)).parent_id is None
+    for claim in await worker.claim("child"):
+        await worker.finish(claim, OUTCOMES["failed"])
+    (ended, *_) = children[parent_id]
+    await store.retry([ended])
+    assert await listed(store, parent_id=parent_id) == children[parent_id][::-1]
+    assert await listed(store, parent_id=parent_id, states=FINAL) == [children[parent_id][1]]
+    assert await listed(store, parent_id=ended) == []
 
 
 async def test_children_can_be_claimed(store: Store, worker: Worker) -> None:

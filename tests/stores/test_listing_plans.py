@@ -93,6 +93,16 @@ def test_no_statement_of_sqlite_sorts(database: sqlite3.Connection, statistics: 
                 assert not [step for step in steps if "TEMP B-TREE" in step], (query, steps)
 
 
+def test_sqlite_finds_children_by_their_parent(database: sqlite3.Connection) -> None:
+    for states in (None, frozenset({State.FAILED, State.READY})):
+        query = TaskQuery(parent_id=7, states=states)
+        for part in sqlite._parts(query):
+            sql, values = sqlite._statement(part.records, query, sqlite._conditions(query, part), 100)
+            steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert any("_parent (parent_id=?" in step for step in steps), steps
+            assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
 @pytest.fixture
 async def connection() -> AsyncIterator[asyncpg.Connection[Any]]:
     """To a database with a hundred thousand scheduled tasks, and as many that have ended."""

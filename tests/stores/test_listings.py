@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.stores.actions import ERROR, HOUR, MILLISECOND, STATES, Worker, add, add_in_state, listed, pass_time, read
+from tests.stores.actions import (
+    ERROR,
+    HOUR,
+    MILLISECOND,
+    OUTCOMES,
+    STATES,
+    Worker,
+    add,
+    add_in_state,
+    listed,
+    pass_time,
+    read,
+)
 
 from synergon.model.lifecycle import FINAL, Reason, State
 from synergon.model.outcomes import ErrorRecord, Failed, Succeeded
@@ -109,6 +121,17 @@ async def test_ranges_contain_their_beginning_and_not_their_end(store: Store, wo
     assert live not in await listed(store, finished_since=0)
     assert live not in await listed(store, started_since=0)
     assert live in await listed(store, enqueued_since=0)
+
+
+async def test_tasks_are_found_by_the_nodes_of_their_last_attempts(store: Store, worker: Worker) -> None:
+    first, second, waiting = [await add(store) for _ in range(3)]
+    (claim,) = await worker.claim(limit=1)
+    await worker.finish(claim, OUTCOMES["succeeded"])
+    await worker.claim(limit=1)
+    assert await listed(store, nodes=(worker.node_id,)) == [second, first]
+    assert await listed(store, nodes=("nobody", worker.node_id), states=FINAL) == [first]
+    assert await listed(store, nodes=("nobody",)) == []
+    assert waiting in await listed(store)
 
 
 META = [

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.stores.actions import HOUR, MILLISECOND, Worker, add, pass_time
+from tests.stores.actions import HOUR, KIND, MILLISECOND, Worker, add, pass_time
 
+from synergon.model.clock import SystemClock
 from synergon.model.task_statistics import (
     DAY,
     EMPTY,
@@ -19,6 +20,7 @@ from synergon.model.task_statistics import (
     StatisticsQuery,
 )
 from synergon.model.tasks import Cutoffs
+from synergon.node.duties.depth_recorder import DepthRecorder
 from synergon.stores.base import Store
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.rules.statistics import SECOND, start_of
@@ -121,6 +123,39 @@ async def test_old_minutes_become_hours_and_old_hours_days_and_no_number_is_lost
     assert (recent.span_seconds, recent.accepted) == (60, 4)
     (of_two_days,) = await read(store, 2 * A_DAY)
     assert (of_two_days.span_seconds, of_two_days.accepted) == (3600, 10)
+
+
+async def test_the_depth_of_a_span_is_the_largest_in_it(store: Store) -> None:
+    now = await store.now()
+    for number, depth in enumerate((3, 40, 7)):
+        at = start_of(3600, now - 5 * HOUR) + number * MINUTE
+        await write(store, "depth", at, ("work", Numbers(depth=depth)))
+        await write(store, "left", at, ("work", numbers(1, started=1)))
+    await write(store, "depth", start_of(60, now), ("work", Numbers(depth=5)))
+    await merge_all(store)
+    (found,) = await read(store, A_DAY)
+    assert (found.accepted, found.depth) == (3, 40)
+    assert [(point.depth, point.wait.count) for point in found.points] == [(40, 3), (5, 0)]
+    (recent,) = await read(store, HOUR)
+    assert [point.depth for point in recent.points] == [5]
+
+
+async def test_nodes_record_how_many_tasks_are_ready(store: Store, worker: Worker) -> None:
+    recorder = DepthRecorder(store, SystemClock())
+    minute = start_of(60, await store.now())
+    await recorder.record(minute)
+    assert await read(store) == []
+    await asyncio.gather(*(add(store) for _ in range(3)))
+    await add(store, kind="other", queue="mail")
+    await add(store, kind="later", delay=HOUR)
+    await asyncio.gather(*(recorder.record(minute) for _ in range(4)))
+    assert {(one.kind, one.queue): one.depth for one in await read(store)} == {
+        (KIND, "default"): 3,
+        ("other", "mail"): 1,
+    }
+    await worker.claim(limit=2)
+    await recorder.record(minute)
+    assert [one.depth for one in await read(store, kind=KIND)] == [1], "the count of a minute is replaced"
 
 
 async def test_two_that_merge_at_once_lose_nothing(store: Store) -> None:

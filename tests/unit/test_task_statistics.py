@@ -54,10 +54,10 @@ def test_what_was_added_and_taken_away_again_is_as_before() -> None:
     error = ErrorCount(type="E", message="m", count=2)
     first = Numbers(accepted=3, started=2, ended={"succeeded": 2}, wait=histogram(1), run=histogram(0.5), errors={})
     second = Numbers(accepted=1, started=1, ended={"error": 1}, wait=histogram(2), run=histogram(), errors={"x": error})
-    both = first + second
+    both = Numbers.total([first, second])
     assert (both.accepted, both.started, both.ended) == (4, 3, {"succeeded": 2, "error": 1})
     assert both.errors == {"x": error}
-    assert (both + second).errors["x"].count == 4
+    assert Numbers.total([both, second]).errors["x"].count == 4
     later = both.without(first)
     assert (later.accepted, later.ended, later.wait.counts) == (1, {"error": 1}, second.wait.counts)
 
@@ -87,6 +87,7 @@ def test_other_errors_are_others() -> None:
 def test_bars_show_the_starts_over_time() -> None:
     points = tuple(StatisticsPoint(at=to_datetime(at * 1_000_000), started=started) for at, started in ((0, 1), (9, 8)))
     one = Statistics(
+        depth=0,
         kind="k",
         queue="q",
         since=to_datetime(0),

@@ -74,6 +74,11 @@ def make_shop(url: str) -> Engine:
     async def publish_report(pages: list[str]) -> int:
         return len(pages)
 
+    @engine.task(title="Order {order} of {customer}", queue="imports")
+    async def accept_order(ctx: Context, order: int, customer: str) -> None:
+        ctx.enqueue(engine.kinds["resize_photo"].call(f"{order}.png", 320))
+        ctx.enqueue(engine.kinds["check_note"].call(f"note of {customer}"))
+
     engine.schedule("nightly report", fetch_sales.call("all"), cron="0 3 * * *", tz="Europe/Berlin")
     engine.schedule("sync stock", resize_photo.call("stock.png", 64), every="15m")
     return engine
@@ -88,6 +93,7 @@ async def fill(engine: Engine, *, many: int = 12) -> dict[str, int]:
         await kinds["resize_photo"].enqueue(f"{order}.jpg", 640)
     ids = {"charge": (await kinds["charge_card"].enqueue(4712, 19.9)).id}
     await kinds["charge_card"].enqueue(4719, 240.0)
+    ids["parent"] = (await kinds["accept_order"].enqueue(4720, HOSTILE)).id
     ids["note"] = (await kinds["check_note"].with_options(tags=["<b>vip</b>"], meta={"x": HOSTILE}).enqueue(HOSTILE)).id
     ids["import"] = (await kinds["import_orders"].enqueue("orders-2026-11.csv", 10000)).id
     await kinds["locate_address"].enqueue_many([("Hauptstr. 1",), ("Hauptstr. 2",), ("Hauptstr. 3",)])
@@ -115,7 +121,7 @@ async def fill(engine: Engine, *, many: int = 12) -> dict[str, int]:
 async def _all_ended(engine: Engine, flow_id: int) -> bool:
     flow = await engine.flows.record(flow_id)
     counts = await engine.counts()
-    return flow.state is not None and counts[State.FAILED] >= 7 and counts[State.RUNNING] >= 4
+    return flow.state is not None and counts[State.FAILED] >= 8 and counts[State.RUNNING] >= 4
 
 
 @asynccontextmanager
@@ -146,6 +152,14 @@ async def write_past(engine: Engine) -> None:
         counted = [
             KindNumbers(kind=kind, queue=queue, numbers=_numbers(kind, succeeded, failed))
             for kind, queue, succeeded, failed in done
+        ]
+        counted += [
+            KindNumbers(kind=kind, queue=queue, numbers=Numbers(depth=depth))
+            for kind, queue, depth in (
+                ("render_page", "reports", max(wave - 40, 0) * 3),
+                ("locate_address", "maps", lost * 4),
+            )
+            if depth
         ]
         await engine._store.append_statistics("worker of the past", at, counted)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from tests.web.browser import open_browser, served
 from tests.web.sample import open_shop
 
 from synergon import Engine, State
+from synergon.client import bulk
 from synergon.errors import StoreUnavailable
+from synergon.model.task_statistics import KindNumbers, Numbers
+from synergon.stores.rules.statistics import start_of
 from synergon.stores.sqlite.store import SqliteStore
 from synergon.web.access import Role, User, everybody
 from synergon.web.dashboard.app import make_dashboard
@@ -53,7 +57,13 @@ class Desk:
     def paths(self) -> tuple[str, ...]:
         tasks = (f"/tasks/{self.ids[name]}" for name in ("charge", "note", "import", "waiting", "scheduled"))
         lists = ("/", "/tasks", "/flows", "/schedules", "/queues", "/nodes", "/providers", "/audit")
-        return (*lists, f"/flows/{self.ids['flow']}", *tasks)
+        views = (
+            "/tasks?view=errors",
+            "/tasks?tag=order&order=oldest",
+            "/queues?since=7d",
+            f"/tasks/{self.ids['parent']}",
+        )
+        return (*lists, f"/flows/{self.ids['flow']}", *tasks, *views)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,7 +84,7 @@ def _quiet(desk: Desk) -> None:
     desk.complaints.clear()
 
 
-@pytest.mark.parametrize(("theme", "pages"), [("light", slice(None)), ("dark", slice(8, 11))])
+@pytest.mark.parametrize(("theme", "pages"), [("light", slice(None)), ("dark", slice(8, 15))])
 async def test_every_page_is_usable_by_everybody_and_breaks_no_rule(desk: Desk, theme: Any, pages: slice) -> None:
     page = await desk.open("/", color_scheme=theme)
     serious = []
@@ -178,9 +188,114 @@ async def test_all_that_match_are_retried_after_a_preview(desk: Desk) -> None:
     assert [task.claim_no for task in await desk.engine.tasks(kind="charge_card")] == before
     await page.get_by_role("button", name="Retry all…").click()
     await dialog.get_by_role("button", name="Retry 2 tasks").click()
-    await expect(page.get_by_role("status")).to_have_text("Retry: 2 done.")
+    await expect(page.locator("#work [role=status]")).to_have_text("2 tasks retried.")
+    await page.locator("#work").get_by_role("button", name="Close").click()
+    await expect(page.locator("#work")).to_be_hidden()
     assert {action.verb for action in await desk.engine.audit()} >= {"retry_all"}
     assert all(action.who.startswith("ada@") for action in await desk.engine.audit() if action.verb == "retry_all")
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_an_operation_on_many_shows_its_progress_and_its_result(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await desk.engine.kinds["resize_photo"].with_options(tags=["late"], delay="1h").enqueue(f"{number}.jpg", 64)
+    cancel, turns = SqliteStore.cancel, asyncio.Semaphore(0)
+
+    async def held(store: SqliteStore, ids: Sequence[int], why: str | None = None) -> Any:
+        await turns.acquire()
+        return await cancel(store, ids, why)
+
+    monkeypatch.setattr(bulk, "PAGE", 1)
+    monkeypatch.setattr(SqliteStore, "cancel", held)
+    page = await desk.open("/tasks?tag=late&state=scheduled")
+    await page.get_by_role("button", name="Cancel all…").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 3 tasks").click()
+    work = page.locator("#work")
+    for visited in range(3):
+        await expect(work.locator(".num")).to_have_text(f"{visited} of 3")
+        await expect(work.locator("progress")).to_have_js_property("value", visited)
+        await expect(work.get_by_role("status")).to_contain_text("It goes on if you leave this page.")
+        await expect(work.get_by_role("button", name="Close")).to_be_hidden()
+        turns.release()
+    await expect(work.get_by_role("status")).to_have_text("3 tasks cancelled.")
+    await expect(page.locator("tr[data-row]")).to_have_count(0)
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_what_stops_an_operation_on_many_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailable("the database does not answer")
+
+    await desk.engine.kinds["resize_photo"].with_options(tags=["stuck"], delay="1h").enqueue("1.jpg", 64)
+    page = await desk.open("/tasks?tag=stuck&state=scheduled")
+    monkeypatch.setattr(SqliteStore, "cancel", away)
+    await page.get_by_role("button", name="Cancel all…").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 1 task").click()
+    await expect(page.locator("#work [role=status]")).to_have_text("the database is unavailable; try again in a moment")
+    await expect(page.locator("tr[data-row]")).to_have_count(1)
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_an_error_is_followed_from_its_group_to_its_tasks(desk: Desk) -> None:
+    page = await desk.open("/tasks")
+    await page.get_by_role("link", name="Errors").click()
+    await page.wait_for_url(f"{desk.url}/tasks?view=errors")
+    row = page.locator("tr[data-row]").filter(has_text="payment gateway answered # for order #")
+    await expect(row.locator(".figure")).to_have_text("2")
+    await expect(page.get_by_text("note of <script>document").first).to_be_visible()
+    await row.get_by_role("link", name="ConnectionError").click()
+    await page.wait_for_url(re.compile(r"/tasks\?state=failed&error=[0-9a-f]{16}$"))
+    await expect(page.locator("tr[data-row]")).to_have_count(2)
+    await page.get_by_role("link", name="Like ConnectionError").click()
+    await page.wait_for_url(f"{desk.url}/tasks?state=failed")
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_a_task_leads_to_what_it_has_created_and_back(desk: Desk) -> None:
+    page = await desk.open(f"/tasks/{desk.ids['parent']}")
+    await expect(page.locator("#children li")).to_have_count(2)
+    await expect(page.locator("#children")).to_contain_text("note of <script>document.title='pwned'</script>")
+    await page.locator("#children").get_by_role("link", name="Photo 4720.png in 320 px").click()
+    await page.get_by_role("link", name=f"task {desk.ids['parent']}").click()
+    await page.wait_for_url(f"{desk.url}/tasks/{desk.ids['parent']}")
+    await page.get_by_role("link", name="As a list").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(2)
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_rare_filters_are_unfolded_and_part_of_the_address(desk: Desk) -> None:
+    page = await desk.open("/tasks")
+    await expect(page.get_by_label("Node")).to_be_hidden()
+    await page.get_by_label("More filters").check()
+    await page.get_by_label("Node").fill("shop")
+    await page.get_by_label("Enqueued from (UTC)").fill("2026-01-01T00:00")
+    await page.get_by_role("button", name="Filter").click()
+    await page.wait_for_url(f"{desk.url}/tasks?node=shop&begin=2026-01-01T00%3A00")
+    await expect(page.get_by_label("Node")).to_have_value("shop")
+    await page.get_by_label("Order").select_option("oldest")
+    await page.wait_for_url(f"{desk.url}/tasks?order=oldest&node=shop&begin=2026-01-01T00%3A00")
+    first = page.locator("tr[data-row]").first
+    assert await first.get_attribute("data-key") == str((await desk.engine.tasks(ascending=True))[0].id)
+    assert desk.complaints == []
+    await page.close()
+
+
+async def test_the_depth_of_queues_is_drawn_and_goes_on_live(desk: Desk) -> None:
+    page = await desk.open("/")
+    minute = start_of(60, await desk.engine._store.now())
+    counted = KindNumbers(kind="<i>deep</i>", queue="<b>deep</b>", numbers=Numbers(depth=4321))
+    await desk.engine._store.append_statistics("test", minute - 600_000_000, [counted])
+    await expect(page.locator("#depth .deep").first).to_be_attached(timeout=20_000)
+    await expect(page.locator("#depth")).to_contain_text("<b>deep</b> 4\u202f321", timeout=20_000)
+    await expect(page.locator("#depth .axis")).to_contain_text("ready tasks, at most 4\u202f321", timeout=20_000)
+    await expect(page.locator("#latency .slow").first).to_be_attached()
     assert desk.complaints == []
     await page.close()
 

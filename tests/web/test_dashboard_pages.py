@@ -17,7 +17,9 @@ from tests.web.web_support import HOST, by_header
 
 from synergon import Engine, Retry, State
 from synergon.errors import OptionError, StoreUnavailable
+from synergon.model.task_statistics import KindNumbers, Numbers
 from synergon.stores.memory.store import MemoryStore
+from synergon.stores.rules.statistics import start_of
 from synergon.web.dashboard.app import make_dashboard
 from synergon.web.dashboard.tables import MENU, PAGES
 
@@ -229,13 +231,101 @@ async def test_the_overview_has_the_figures_of_a_period(memory_url: str) -> None
         figures = sum(one.succeeded for one in await engine.statistics(since="1h"))
         for since, name, bars in (("1h", "last hour", 60), ("1d", "last day", 24), ("7d", "last week", 28)):
             page = (await http.get(f"/?since={since}")).text
-            assert page.count('class="ground"') == bars
+            assert page.count('class="ground"') == 3 * bars  # ended tasks, depth, start latency
             assert f'aria-current="true">{name}' in page
-            assert f"Ended tasks by time: {figures} succeeded, 7 failed" in page
+            assert f"Ended tasks by time: {figures} succeeded, 8 failed" in page
             assert "ConnectionError: payment gateway answered # for order #" in page
         assert (await http.get("/?since=1y")).status_code == 400
         kinds = (await http.get("/queues")).text
         assert "figures of the last hour" in kinds
+
+
+async def test_the_overview_and_the_queues_have_the_depth_of_a_period(memory_url: str) -> None:
+    async with open_shop(memory_url, many=1) as (engine, _), client(engine, "read") as http:
+        minute = start_of(60, await engine._store.now())
+        for queue, depth in (("maps", 1200), ("<b>", 34)):
+            counted = KindNumbers(kind="locate_address", queue=queue, numbers=Numbers(depth=depth))
+            await engine._store.append_statistics("test", minute - 5 * 60_000_000, [counted])
+        for since in ("1h", "1d", "7d"):
+            page = (await http.get(f"/?since={since}")).text
+            # In bars of an hour or more are ready tasks of the shop, too.
+            assert re.search("1\u202f2\\d\\d ready \\(maps 1\u202f200, &lt;b&gt; 34", page)
+            assert re.search(r"Ready tasks by time: at most 12\d\d", page)
+            assert "95 of 100 tasks started within" in page
+            await engine.pause("maps")
+            queues = (await http.get(f"/queues?since={since}")).text
+            assert "ready tasks: at most 1\u202f200" in queues
+            assert "starts by time" in queues
+        assert (await http.get("/queues?since=1y")).status_code == 400
+
+
+async def test_errors_are_shown_in_groups_that_can_be_listed_and_retried(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_shop(memory_url, many=1) as (engine, ids):
+        async with client(engine, "read") as http:
+            page = (await http.get("/tasks?view=errors")).text
+            assert "payment gateway answered # for order #" in page
+            assert "8 tasks: all that match." in page
+            assert "&lt;script&gt;document.title=" in page
+            assert "<script>document" not in page
+            assert "data-bulk" not in page
+            link = re.search(
+                r'href="(/tasks\?state=failed&amp;error=\w+)"><strong class="name bad">ConnectionError', page
+            )
+            assert link is not None
+            listed = (await http.get(html.unescape(link[1]))).text
+            assert listed.count("<tr data-row") == 2
+            assert f'/tasks/{ids["charge"]}"' in listed
+            assert "Like ConnectionError: payment gateway answered 502" in listed
+            assert f'href="{link[1]}">Tasks with this error</a>' in (await http.get(f"/tasks/{ids['charge']}")).text
+            none = (await http.get("/tasks?view=errors&kind=nothing")).text
+            assert "No task that matches has failed." in none
+            monkeypatch.setattr("synergon.web.error_routes.MOST_GROUPED", 3)
+            assert "The newest 3 tasks that match were looked at" in (await http.get("/tasks?view=errors")).text
+        async with client(engine, "operate") as http:
+            assert 'data-bulk="retry"' in (await http.get("/tasks?view=errors")).text
+
+
+async def test_a_task_shows_what_it_has_created_and_what_has_created_it(memory_url: str) -> None:
+    async with open_shop(memory_url, many=1) as (engine, ids), client(engine, "read") as http:
+        children = [task.id for task in await engine.tasks(parent=ids["parent"])]
+        page = (await http.get(f"/tasks/{ids['parent']}")).text
+        assert len(children) == 2
+        assert all(f'/tasks/{child}"' in page for child in children)
+        assert "note of &lt;script&gt;" in page
+        child = (await http.get(f"/tasks/{children[0]}")).text
+        assert f'<dt>Created by</dt><dd><a href="/tasks/{ids["parent"]}">' in child
+        listed = (await http.get(f"/tasks?parent={ids['parent']}")).text
+        assert listed.count("<tr data-row") == 2
+        assert f"Created by task {ids['parent']}" in listed
+
+
+async def test_tasks_are_filtered_by_flow_node_and_time_and_sorted(memory_url: str) -> None:
+    async with open_shop(memory_url, many=1) as (engine, ids), client(engine, "read") as http:
+
+        async def rows(query: str) -> list[int]:
+            page = await http.get(f"/tasks?{query}")
+            assert page.status_code == 200, page.text
+            return [int(found) for found in re.findall(r'<tr data-row data-key="(\d+)"', page.text)]
+
+        steps = [task.id for task in await engine.tasks(flow=ids["flow"])]
+        assert await rows(f"flow={ids['flow']}") == steps
+        assert await rows(f"flow={ids['flow']}&order=oldest") == steps[::-1]
+        (node,) = await engine.nodes()
+        assert ids["import"] in await rows(f"node={node.name}&state=running")
+        assert await rows(f"node={node.id}") == await rows(f"node={node.name}")
+        assert await rows("node=nobody") == []
+        assert await rows("until=2020-01-01T00:00") == []
+        assert len(await rows("begin=2020-01-01T00:00")) == 50
+        assert await rows("order=due") == [ids["scheduled"]]
+        assert set(await rows("order=end&state=cancelled")) >= {ids["cancelled"]}
+        page = (await http.get("/tasks")).text
+        for suggested in ("send_receipt", "mail", node.name, "order"):
+            assert f'<option value="{suggested}"></option>' in page
+        assert f'<option value="{ids["flow"]}">monthly report</option>' in page
+        for wrong in ("flow=x", "flow=0", "begin=yesterday", "order=name", "order=due&state=ready", "view=graph"):
+            assert (await http.get(f"/tasks?{wrong}")).status_code == 400, wrong
 
 
 async def test_messages_of_errors_that_may_contain_secrets_are_hidden(memory_url: str) -> None:

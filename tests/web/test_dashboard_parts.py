@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from synergon.model.task_statistics import Histogram, Statistics, StatisticsPoint
+from synergon.model.task_statistics import BOUNDS, Histogram, Statistics, StatisticsPoint
 from synergon.web.dashboard import charts, flow_graph, text
+from synergon.web.dashboard.queue_page import rate_text
 from synergon.web.dashboard.task_page import python_text
 from synergon.web.dashboard.tracebacks import frames_of
 
@@ -136,6 +138,7 @@ def counted(kind: str, points: dict[datetime, tuple[int, int]], **numbers: Any) 
         wait=Histogram(),
         run=Histogram(),
         errors=(),
+        depth=0,
         span_seconds=60,
         points=tuple(StatisticsPoint(at=at, succeeded=pair[0], failed=pair[1]) for at, pair in points.items()),
         **numbers,
@@ -157,4 +160,40 @@ def test_a_chart_has_a_bar_for_each_span_until_now() -> None:
 def test_figures_are_sums_and_nothing_is_a_dash() -> None:
     figures = charts.Figures.of([counted("a", {NOW: (3, 1)}), counted("b", {NOW: (0, 4)})])
     assert (figures.succeeded, figures.failed, figures.failed_part) == (3, 5, "62.5 %")
-    assert (figures.wait_95, charts.Figures.of([]).failed_part) == ("–", "–")
+    assert (figures.waited(0.95), charts.Figures.of([]).failed_part) == ("–", "–")
+
+
+def test_a_bar_has_the_depth_of_each_queue_and_the_latency_of_all() -> None:
+    def waited(place: int) -> Histogram:
+        return Histogram(counts=tuple(int(index == place) for index in range(len(BOUNDS) + 1)), seconds=1.0)
+
+    points = (
+        StatisticsPoint(at=NOW - timedelta(minutes=90), depth=5, started=1, wait=waited(9)),
+        StatisticsPoint(at=NOW - timedelta(minutes=80), depth=8),
+    )
+    deep = msgspec.structs.replace(counted("a", {}), points=points, depth=8)
+    other = msgspec.structs.replace(
+        counted("b", {}), queue="mail", points=(StatisticsPoint(at=NOW, depth=2, started=1, wait=waited(0)),)
+    )
+    chart = charts.chart([deep, other], "1d", NOW)
+    before, _, last = chart.bars[-3:]
+    assert (before.depths, before.depth_height) == ({"default": 8}, 100.0)
+    assert (last.depths, last.depth, last.depth_height) == ({"mail": 2}, 2, 25.0)
+    assert before.wait_95 is not None
+    assert 0.5 < before.wait_95 <= 1.0
+    assert (chart.deepest, chart.slowest, before.wait_height) == (8, before.wait_95, 100.0)
+    assert chart.bars[0].wait_95 is None
+    assert charts.depths_of([deep, other], "1d").total() == 10
+
+
+def test_a_sparkline_goes_from_the_bottom_to_the_top() -> None:
+    assert charts.sparkline({5: 1, 7: 2}, range(5, 8)) == "0.0,10.0 50.0,19.0 100.0,1.0"
+    assert charts.sparkline({1: 1}, range(5, 8)) == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, "–"), (1, "1 / h"), (60, "1 / min"), (766, "12.8 / min"), (7200, "2 / s")]
+)
+def test_a_rate_has_the_unit_that_fits(count: int, expected: str) -> None:
+    assert rate_text(count, 3600) == expected
+    assert rate_text(1, 86400) == "1 start"

@@ -37,6 +37,9 @@ async def test_tasks_are_listed_page_by_page_and_filtered(engine: Engine) -> Non
             ({"title": "greet ADA"}, [vip]),
             ({"search": "ada"}, [vip]),
             ({"state": ["failed", "cancelled"]}, []),
+            ({"flow": 7}, []),
+            ({"parent": ids[0]}, []),
+            ({"node": ["nobody", "no one"]}, []),
             ({"enqueued_until": "2000-01-01T00:00:00Z"}, []),
             ({"sort": "due", "ascending": "true"}, []),
         ):
@@ -142,9 +145,9 @@ async def test_a_long_operation_goes_on_without_its_request(engine: Engine, monk
             return await apply(*arguments)
 
         monkeypatch.setattr("synergon.client.bulk.Bulk.apply", lambda _bulk, *arguments: late(*arguments))
-        monkeypatch.setattr("synergon.web.task_routes.in_time", lambda running: background.in_time(running, 0.0))
+        monkeypatch.setattr("synergon.web.bulk_routes.WAIT_SECONDS", 0.0)
         answer = answered(await http.post("/tasks/cancel", json={"all": True}), 200)
-        assert answer == {"matching": None, "changed": 0, "is_done": False}
+        assert answer == {"matching": None, "visited": 0, "changed": 0, "is_done": False}
         (running,) = background.RUNNING
         go_on.set()
         assert await running == 1

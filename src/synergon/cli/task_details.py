@@ -138,6 +138,8 @@ def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
         yield "tenant", task.fair_key
     if task.group_id is not None:
         yield "group", str(task.group_id)
+    if task.parent_id is not None:
+        yield "created by", f"task {task.parent_id}"
     if task.is_dependent:
         yield "waits for", "tasks that it depends on"
 

@@ -53,6 +53,14 @@ FILTERS: Final[dict[str, Any]] = {
         str | None,
         typer.Option("--search", metavar="TEXT", help="Only tasks with this text in their arguments or errors."),
     ],
+    "flow": Annotated[int | None, typer.Option("--flow", metavar="ID", help="Only tasks of this flow or group.")],
+    "parent": Annotated[
+        int | None, typer.Option("--parent", metavar="ID", help="Only tasks that this task has created.")
+    ],
+    "node": Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="ID", help="Only tasks whose last attempt is of this node; repeatable."),
+    ],
     "enqueued_since": _moment_option("--since", "enqueued at or after this time"),
     "enqueued_until": _moment_option("--until", "enqueued before this time"),
     "started_since": _moment_option("--started-since", "started at or after this time"),

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from synergon.client.control import current_operator
-from synergon.client.operations import query_of
+from synergon.client.operations import ID_FILTERS, query_of
 from synergon.errors import OptionError, StoreError
 from synergon.model.lifecycle import FINAL, LIVE, State
 from synergon.model.operator_actions import NewAction, Verb
 from synergon.model.positions import RANGES
 from synergon.model.record import to_datetime
-from synergon.model.task_records import BulkFilters, TaskQuery
+from synergon.model.task_records import BulkFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.model.tasks import MAP_SUCCEEDED, Reprioritizing, Rescheduling
 from synergon.options.options import reject_unknown
 
@@ -40,6 +40,15 @@ OnPage = Callable[[Sequence["Moved"]], object]
 
 OnProgress = Callable[[int], object]
 """Called after each transaction, with the number of tasks visited so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a task must meet beside the filter: a condition that no store can check."""
+
+    text: str
+    """For the audit."""
+    is_met: Callable[[TaskRecord], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +188,15 @@ class Bulk:
 
         return await self.apply(operation, query_of(filters), count)
 
-    async def apply(self, operation: BulkOperation, query: TaskQuery, on_page: OnPage) -> int:
+    async def apply(
+        self, operation: BulkOperation, query: TaskQuery, on_page: OnPage, only: Condition | None = None
+    ) -> int:
         """Apply the operation to all tasks that match. Returns how many were changed."""
         query = _of_page(operation, query)
         action = await self._store.act(
             NewAction(
                 verb=operation.verb,
-                subject=shown_filter(query),
+                subject=shown_filter(query) + ("" if only is None else f" {only.text}"),
                 value=dict(operation.details),
                 who=current_operator(),
             )
@@ -194,8 +205,9 @@ class Bulk:
         try:
             while True:
                 page = await self._store.list_tasks(query)
-                if page.tasks:
-                    moves = await operation.apply(self._store, [task.id for task in page])
+                ids = [task.id for task in _selected(page, only)]
+                if ids:
+                    moves = await operation.apply(self._store, ids)
                     count += sum(moved.done for moved in moves)
                     self.announce(moves)
                     on_page(moves)
@@ -210,10 +222,12 @@ class Bulk:
         await self._store.action_done(action.id, f"{_tasks(count)} {operation.participle}")
         return count
 
-    async def count(self, operation: BulkOperation, query: TaskQuery) -> int:
+    async def count(self, operation: BulkOperation, query: TaskQuery, only: Condition | None = None) -> int:
         """How many tasks match now."""
         query = _of_page(operation, query)
-        if query == TaskQuery(states=query.states, kinds=query.kinds, queue=query.queue, limit=PAGE):  # exact counts
+        if only is None and query == TaskQuery(
+            states=query.states, kinds=query.kinds, queue=query.queue, limit=PAGE
+        ):  # exact counts
             return sum(
                 number
                 for (queue, kind, state), number in (await self._store.counts(is_exact=True)).items()
@@ -224,7 +238,7 @@ class Bulk:
         total = 0
         while True:
             page = await self._store.list_tasks(query)
-            total += len(page)
+            total += len(_selected(page, only))
             if page.next is None:
                 return total
             query = msgspec.structs.replace(query, after=page.next)
@@ -235,6 +249,10 @@ class Bulk:
         later = Counter(moved.kind for moved in moves if moved.kind is not None and moved.state is State.SCHEDULED)
         if later:
             self._announcer.announce_later(later)
+
+
+def _selected(page: TaskPage, only: Condition | None) -> Sequence[TaskRecord]:
+    return page.tasks if only is None else [task for task in page if only.is_met(task)]
 
 
 def _of_page(operation: BulkOperation, query: TaskQuery) -> TaskQuery:
@@ -248,6 +266,8 @@ def shown_filter(query: TaskQuery) -> str:
         ("kind", ",".join(query.kinds or ())),
     ]
     words += [(name, getattr(query, name)) for name in ("queue", "tag", "key", "title")]
+    words += [(name, str(getattr(query, column) or "")) for name, column in ID_FILTERS.items()]
+    words.append(("node", ",".join(query.nodes or ())))
     words += [(f"meta.{name}", msgspec.json.encode(value).decode()) for name, value in (query.meta or {}).items()]
     words.append(("search", query.search))
     moments = [f"{name}_{border}" for name in RANGES for border in ("since", "until")]

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 EXPLAIN_TRIES: Final = 3
 """How often an explanation is made at most, if the state of the task changes meanwhile. The last one is returned."""
 
+ID_FILTERS: Final = {"flow": "group_id", "parent": "parent_id"}
+"""The columns of the filters that take an id."""
+
 PRUNED_AT_ONCE: Final = 1000
 """How many final tasks one transaction deletes at most."""
 
@@ -256,8 +259,12 @@ def listing_of(filters: Mapping[str, Any]) -> TaskQuery:
 def query_of(filters: Mapping[str, Any]) -> TaskQuery:
     """The checked filters of a listing."""
     given = {name: value for name, value in filters.items() if value is not None}
-    states, kinds = _states(given.pop("state", None)), _kinds(given.pop("kind", None))
+    states, kinds = _states(given.pop("state", None)), _names("kind", given.pop("kind", None))
     meta = _meta(given.pop("meta", None))
+    ids: dict[str, Any] = {
+        column: _check_whole(name, given.pop(name)) for name, column in ID_FILTERS.items() if name in given
+    }
+    nodes = _names("node", given.pop("node", None))
     moments: dict[str, Any] = {
         name: check_moment(given.pop(name), name)
         for column in RANGES
@@ -268,7 +275,13 @@ def query_of(filters: Mapping[str, Any]) -> TaskQuery:
         _check_text(name, value)
     if given.get("search") == "":
         raise OptionError("search must be text that is not empty")
-    return TaskQuery(states=states, kinds=kinds, meta=meta, **moments, **given)
+    return TaskQuery(states=states, kinds=kinds, meta=meta, nodes=nodes, **ids, **moments, **given)
+
+
+def _check_whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
+        raise OptionError(f"{name} must be an id, a whole number above 0, got {value!r}")
+    return value
 
 
 def _check_text(name: str, value: Any) -> str:
@@ -279,13 +292,14 @@ def _check_text(name: str, value: Any) -> str:
     return value
 
 
-def _kinds(kind: Any) -> tuple[str, ...] | None:
-    if kind is None:
+def _names(filter_name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
         return None
-    kinds = [kind] if isinstance(kind, str) or not isinstance(kind, Iterable) else list(kind)
-    if not kinds:
-        raise OptionError("kind must be the name of a kind or a list of names, got an empty list")
-    return tuple(dict.fromkeys(_check_text("kind", one) for one in kinds))
+    names = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    if not names:
+        what = "the name of a kind or a list of names" if filter_name == "kind" else "the id of a node or a list of ids"
+        raise OptionError(f"{filter_name} must be {what}, got an empty list")
+    return tuple(dict.fromkeys(_check_text(filter_name, one) for one in names))
 
 
 def _meta(meta: Any) -> dict[str, Any] | None:

@@ -53,6 +53,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     key: str | None = None
     limit_key: str | None = None
     group_id: int | None = None
+    parent_id: int | None = None
+    """The task that has created this one: by `ctx.enqueue`, or as a map."""
     is_dependent: bool = False
     """Whether the task waits for tasks that it depends on."""
     has_dependencies: bool = False
@@ -175,6 +177,9 @@ class BulkFilters(TypedDict, total=False):
     title: str | None
     meta: Mapping[str, str | float | bool | None] | None
     search: str | None
+    flow: int | None
+    parent: int | None
+    node: str | Iterable[str] | None
     enqueued_since: datetime | None
     enqueued_until: datetime | None
     started_since: datetime | None
@@ -220,6 +225,10 @@ class TaskQuery(Record, frozen=True, kw_only=True):
     """The cursor of the page before (`TaskPage.next`)."""
     group_id: int | None = None
     """Only tasks of this group or flow."""
+    parent_id: int | None = None
+    """Only tasks that this task has created."""
+    nodes: tuple[str, ...] | None = None
+    """Only tasks whose last attempt one of these nodes has, by id."""
     limit: int = 100
 
     @property

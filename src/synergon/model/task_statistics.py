@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
@@ -48,7 +48,6 @@ _VARIABLE: Final = re.compile(
 )
 _QUOTED: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 
-Name = TypeVar("Name")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 """A number in a row. A larger one is unreadable, so that sums of rows are never too large to be written."""
 
@@ -108,10 +107,14 @@ class Histogram(Record, frozen=True, kw_only=True):
         below, lower = (sums[bucket - 1], BOUNDS[bucket - 1]) if bucket else (0, 0.0)
         return lower + (BOUNDS[bucket] - lower) * (wanted - below) / self.counts[bucket]
 
-    def __add__(self, other: Histogram) -> Histogram:
-        return Histogram(
-            counts=tuple(map(int.__add__, self.counts, other.counts)), seconds=self.seconds + other.seconds
-        )
+    @classmethod
+    def total(cls, histograms: Sequence[Histogram]) -> Histogram:
+        """The sum of histograms, in one step, because there may be thousands of them."""
+        filled = [one for one in histograms if one.counts != EMPTY]
+        if len(filled) <= 1:
+            return filled[0] if filled else cls()
+        counts = tuple(map(sum, zip(*(one.counts for one in filled), strict=True)))
+        return cls(counts=counts, seconds=sum(one.seconds for one in filled))
 
     def __sub__(self, other: Histogram) -> Histogram:
         return Histogram(
@@ -147,15 +150,29 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
     run: Histogram = Histogram()
     errors: dict[str, ErrorCount] = {}
     """By fingerprint, at most `MAX_ERRORS`."""
+    depth: Count = 0
+    """The most tasks that were ready at once."""
 
-    def __add__(self, other: Numbers) -> Numbers:
-        return Numbers(
-            accepted=self.accepted + other.accepted,
-            started=self.started + other.started,
-            ended=add_counts(self.ended, other.ended),
-            wait=self.wait + other.wait,
-            run=self.run + other.run,
-            errors=_add_errors(self.errors, other.errors),
+    @classmethod
+    def total(cls, numbers: Sequence[Numbers]) -> Numbers:
+        """The sums of numbers, and the largest depth."""
+        if len(numbers) == 1:
+            return numbers[0]
+        ended: Counter[str] = Counter()
+        errors: dict[str, ErrorCount] = {}
+        for one in numbers:
+            for reason, number in one.ended.items():
+                ended[reason] += number
+            if one.errors:
+                errors = _add_errors(errors, one.errors)
+        return cls(
+            accepted=sum(one.accepted for one in numbers),
+            started=sum(one.started for one in numbers),
+            ended={reason: number for reason, number in ended.items() if number},
+            wait=Histogram.total([one.wait for one in numbers]),
+            run=Histogram.total([one.run for one in numbers]),
+            errors=errors,
+            depth=max((one.depth for one in numbers), default=0),
         )
 
     def without(self, earlier: Numbers) -> Numbers:
@@ -169,11 +186,6 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
             run=self.run - earlier.run,
             errors=self.errors,
         )
-
-
-def add_counts(first: Mapping[Name, int], second: Mapping[Name, int]) -> dict[Name, int]:
-    """The sums of two mappings of counts."""
-    return dict(Counter(first) + Counter(second))
 
 
 def _add_errors(first: Mapping[str, ErrorCount], second: Mapping[str, ErrorCount]) -> dict[str, ErrorCount]:
@@ -219,6 +231,10 @@ class StatisticsPoint(Record, frozen=True, kw_only=True):
     started: int = 0
     succeeded: int = 0
     failed: int = 0
+    wait: Histogram = Histogram()
+    """How long tasks waited for their starts after they were due."""
+    depth: int = 0
+    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
 
 
 class Statistics(Record, frozen=True, kw_only=True):
@@ -241,6 +257,8 @@ class Statistics(Record, frozen=True, kw_only=True):
     """How long attempts ran."""
     errors: tuple[ErrorCount, ...]
     """The commonest errors of attempts, the commonest first."""
+    depth: int
+    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
     span_seconds: int
     """The length of the span of each point: a minute, an hour or a day."""
     points: tuple[StatisticsPoint, ...]

@@ -52,6 +52,8 @@ class NewTask(Record, frozen=True, kw_only=True):
     the others are `waiting`."""
     group_id: int | None = None
     """The group that the task belongs to."""
+    parent_id: int | None = None
+    """The task that has created this one when it succeeded. The store sets it."""
     after: tuple[Need, ...] = ()
     """The tasks that it depends on. It is `waiting` until all of them have ended."""
     if_dependency_fails: IfFails = "cancel"

@@ -49,6 +49,7 @@ from synergon.node.duties.alarm import Alarm
 from synergon.node.duties.backlog import Backlog
 from synergon.node.duties.canceller import Canceller
 from synergon.node.duties.cordon import Cordon
+from synergon.node.duties.depth_recorder import DepthRecorder
 from synergon.node.duties.live_counter import LiveCounter
 from synergon.node.duties.operator_actions import OperatorActions
 from synergon.node.duties.pruner import Pruner
@@ -287,6 +288,7 @@ class Node:
             "reaper": self.reaper.step,
             "pruner": self._pruner.step,
             "statistics": self.statistics.step,
+            "depth recorder": DepthRecorder(store, clock).step,
             "unknown kinds": UnknownKinds(store, clock, logger).step,
             SWEEP: self._sweep,
             **self.acceptance.steps,

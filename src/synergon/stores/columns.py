@@ -105,6 +105,7 @@ COLUMNS: Final = (
     Column("requirements", Table.KEPT, "text"),
     Column("limit_key", Table.KEPT, "text", Form.BOUND),
     Column("group_id", Table.KEPT, "bigint", Form.BOUND, filter=Filter.EQUALS),
+    Column("parent_id", Table.KEPT, "bigint", Form.PLAIN, filter=Filter.EQUALS),
     Column("is_dependent", Table.LIVE, "boolean", Form.BOUND),
     Column("has_dependencies", Table.KEPT, "boolean", Form.BOUND),
     Column("has_dependents", Table.KEPT, "boolean", Form.BOUND),

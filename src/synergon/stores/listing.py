@@ -96,6 +96,8 @@ def conditions(query: TaskQuery, dialect: Dialect) -> Iterator[tuple[str, Any]]:
         yield (
             (dialect.among.format("{}", column="kind"), dialect.values(query.kinds)) if more else ("kind = {}", first)
         )
+    if query.nodes is not None:
+        yield dialect.among.format("{}", column="node_id"), dialect.values(query.nodes)
     yield from column_conditions(query)
     for name, value in (query.meta or {}).items():
         pattern = like(msgspec.json.encode({name: value})[1:-1].decode())

@@ -15,11 +15,17 @@ RUNNING: Final[set[asyncio.Task[Any]]] = set()
 """The operations that are under way. The event loop alone would not keep them."""
 
 
-async def in_time(operation: Coroutine[Any, Any, Value], seconds: float = WAIT_SECONDS) -> Value | None:
-    """The result of the operation. None if it takes longer; it then goes on, also if its caller disconnects."""
+def start(operation: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
+    """Start the operation. It goes on if its caller disconnects."""
     running = asyncio.ensure_future(operation)
     RUNNING.add(running)
     running.add_done_callback(_forget)
+    return running
+
+
+async def in_time(operation: Coroutine[Any, Any, Value], seconds: float = WAIT_SECONDS) -> Value | None:
+    """The result of the operation. None if it takes longer; it then goes on."""
+    running = start(operation)
     done, _ = await asyncio.wait([running], timeout=seconds)
     return running.result() if done else None
 

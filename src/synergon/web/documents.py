@@ -76,11 +76,41 @@ class TaskList(msgspec.Struct):
     """Whether the search for a text ended before the last task. The next page goes on."""
 
 
+class ErrorGroup(msgspec.Struct):
+    """Tasks with one error."""
+
+    fingerprint: str
+    """Pass this as `error` to list these tasks, or to change them all."""
+    type: str
+    """The type of the error. The reason of the end, if there was no error."""
+    message: str
+    """The message, in which each number or id is `#`, and each quoted text `'…'`."""
+    count: int
+    kinds: dict[str, int]
+    """How many of the tasks each kind has, the commonest first."""
+    first_at: datetime | None
+    """When the first of these tasks ended."""
+    last_at: datetime | None
+    newest: TaskDocument
+
+
+class ErrorList(msgspec.Struct):
+    """Tasks by error, the commonest first."""
+
+    errors: tuple[ErrorGroup, ...]
+    grouped: int
+    """How many tasks were grouped."""
+    is_cut: bool
+    """Whether there are older tasks that were not looked at."""
+
+
 class Changed(msgspec.Struct):
     """The result of an operation on all tasks that match."""
 
     matching: int | None = None
     """In a dry run: how many tasks match. Nothing was changed."""
+    visited: int | None = None
+    """How many of them were looked at so far."""
     changed: int | None = None
     """How many tasks were changed so far."""
     is_done: bool = True

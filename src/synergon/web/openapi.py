@@ -136,7 +136,10 @@ def _headers(route: Route) -> list[dict[str, Any]]:
 
 
 def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    good = {"description": "Done.", "content": {route.media_type: {"schema": schemas[route.answer]}}}
+    content = {route.media_type: {"schema": schemas[route.answer]}}
+    if route.lines_type is not None:
+        content[route.lines_type] = {"schema": {"type": "string"}}
+    good = {"description": "Done.", "content": content}
     problem = {MEDIA_TYPE: {"schema": schemas[ProblemDocument]}}
     unknown = (404,) if "{" in route.path else ()
     statuses = {*EVERYWHERE, *unknown, *route.problems, *(OF_CHANGES if route.method == "POST" else ())}

@@ -61,6 +61,8 @@ class Route:
     other_status: int | None = None
     """The status if there was nothing to create."""
     media_type: str = "application/json"
+    lines_type: str | None = None
+    """The media type of an answer with one document on each line, for callers that accept it."""
     is_long: bool = False
     """Whether the answer may take longer than others: it bounds its own time."""
     takes_key: bool = False

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from synergon.web import (
+    bulk_routes,
     cluster_routes,
+    error_routes,
     event_routes,
     flow_routes,
     kind_routes,
@@ -17,6 +19,8 @@ from synergon.web.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *task_routes.ROUTES,
+    *bulk_routes.ROUTES,
+    *error_routes.ROUTES,
     *kind_routes.ROUTES,
     *schedule_routes.ROUTES,
     *flow_routes.ROUTES,

@@ -1,28 +1,27 @@
-"""The routes of tasks: list, show, explain, change one, and change all that match."""
+"""The routes of tasks: list, show, explain, and change one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from synergon.client import bulk
-from synergon.client.operations import check_due, check_id, check_why, listing_of, query_of
+from synergon.client.operations import check_due, check_id, listing_of
 from synergon.explain.explanation import Explanation
 from synergon.model.lifecycle import State
-from synergon.model.task_records import TaskQuery
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Moved
 from synergon.options.durations import microseconds, seconds
 from synergon.options.options import check_meta, check_priority
 from synergon.web import documents
 from synergon.web.access import Role
-from synergon.web.background import in_time
 from synergon.web.inputs import Moment
 from synergon.web.problems import Problem
 from synergon.web.redaction import is_secret_name
 from synergon.web.routes import ApiCall, Route
-from synergon.web.visible_tasks import CONTENT_FILTERS, matches
+from synergon.web.visible_tasks import CONTENT_FILTERS, last_error, matches
 
 PAGE: Final = 200
 """The largest page."""
@@ -30,6 +29,7 @@ PAGE: Final = 200
 SEARCHED_PAGES: Final = 20
 """How many pages one request of such a caller looks through."""
 
+Id = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=PAGE)]
 
@@ -47,6 +47,11 @@ class TaskConditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     key: str | None = None
     title: str | None = None
     search: str | None = None
+    flow: Id | None = None
+    parent: Id | None = None
+    node: tuple[str, ...] | None = None
+    error: str | None = None
+    """The fingerprint of the last error, as `/errors` has it."""
     enqueued_since: Moment | None = None
     enqueued_until: Moment | None = None
     started_since: Moment | None = None
@@ -68,25 +73,46 @@ class TaskListQuery(TaskConditions, frozen=True, kw_only=True, forbid_unknown_fi
 
 async def list_tasks(call: ApiCall) -> Any:
     """List tasks, newest first. `next` is the cursor of the following page."""
+    return await read_page(call, call.redactor.task)
+
+
+async def read_page(call: ApiCall, show: Callable[[TaskRecord], dict[str, Any]]) -> Any:
+    """One page of the tasks that match, each as `show` makes it."""
     given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not None}
     if "meta" in given:
-        given["meta"] = dict(_meta(word) for word in given["meta"])
-    _reject_secret_names(given.get("meta"))
-    if not call.user.role.allows(Role.ADMIN) and any(name in given for name in CONTENT_FILTERS):
-        return await _list_visible(call, given)
+        given["meta"] = dict(parse_meta(word) for word in given["meta"])
+    reject_secret_names(given.get("meta"))
+    error = given.pop("error", None)
+    wanted = take_visible_filters(call, given)
+    if wanted or error is not None:
+        return await _list_visible(call, given, wanted, error, call.redactor.task if wanted else show)
     page = await call.engine.tasks(**given)
-    return {"tasks": [call.redactor.task(task) for task in page], "next": page.next, "is_cut": page.is_cut}
+    return {"tasks": [show(task) for task in page], "next": page.next, "is_cut": page.is_cut}
 
 
-async def _list_visible(call: ApiCall, given: dict[str, Any]) -> Any:
-    """The tasks whose visible values match. The store does not get the filters over contents: it would compare hidden
-    values, and the cursor and the time of the answer would tell the caller, letter by letter, what they are."""
-    listing_of(given)  # raises an error if a filter is wrong
-    wanted = {name: given.pop(name) for name in CONTENT_FILTERS if name in given}
+def take_visible_filters(call: ApiCall, given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the filters over contents that are compared with what the caller sees. The store does not get them: it
+    would compare hidden values, and the cursor and the time of the answer would tell the caller, letter by letter, what
+    they are. Raises OptionError if a filter is wrong."""
+    listing_of(given)
+    if call.user.role.allows(Role.ADMIN):
+        return {}
+    return {name: given.pop(name) for name in CONTENT_FILTERS if name in given}
+
+
+async def _list_visible(
+    call: ApiCall,
+    given: dict[str, Any],
+    wanted: Mapping[str, Any],
+    error: str | None,
+    show: Callable[[TaskRecord], dict[str, Any]],
+) -> Any:
+    """The tasks whose visible values match, and whose last error has this fingerprint."""
     limit, found, after = given.pop("limit"), list[dict[str, Any]](), given.pop("after", None)
     for _ in range(SEARCHED_PAGES):
         page = await call.engine.tasks(**given, after=after, limit=limit - len(found))
-        tasks = [call.redactor.task(task) for task in page]
+        alike = (task for task in page if error is None or last_error(call.redactor, task).fingerprint == error)
+        tasks = [show(task) for task in alike]
         found += [task for task in tasks if matches(task, wanted)]
         after = page.next
         if after is None or len(found) == limit:
@@ -94,7 +120,8 @@ async def _list_visible(call: ApiCall, given: dict[str, Any]) -> Any:
     return {"tasks": found, "next": after, "is_cut": after is not None and len(found) < limit}
 
 
-def _meta(word: str) -> tuple[str, Any]:
+def parse_meta(word: str) -> tuple[str, Any]:
+    """The name and the value of a filter over metadata."""
     name, sign, text = word.partition("=")
     if not sign:
         raise Problem(400, f"meta takes name=value, like customer=42, got {word!r}")
@@ -104,7 +131,8 @@ def _meta(word: str) -> tuple[str, Any]:
         return name, text
 
 
-def _reject_secret_names(meta: Mapping[str, Any] | None) -> None:
+def reject_secret_names(meta: Mapping[str, Any] | None) -> None:
+    """Raise Problem for a filter over metadata whose values are hidden."""
     for name in meta or ():
         if is_secret_name(name):
             raise Problem(403, f"meta {name!r} is hidden, so tasks cannot be found by it")
@@ -244,94 +272,9 @@ def _refused(task_id: int, state: State | None, detail: str, key_holder: int | N
     return Problem(404 if state is None else 409, detail, **more)
 
 
-# ---------------------------------------------------------------- change all that match
-
-
-class TaskFilter(TaskConditions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks an operation concerns, as in a listing."""
-
-    meta: dict[str, Any] | None = None
-
-
-class Bulk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tasks of an operation on many. Without a filter, `all` must be true. A dry run only counts them."""
-
-    filter: TaskFilter = TaskFilter()
-    all: bool = False
-    dry_run: bool = False
-    why: str | None = None
-
-
-class BulkReschedule(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks are rescheduled, and when they are due."""
-
-    delay: str | float | None = None
-    run_at: Moment | None = None
-
-
-class BulkPriority(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tasks get another priority."""
-
-    priority: Number
-
-
-async def cancel_tasks(call: ApiCall) -> Any:
-    """Cancel all tasks that match; live ones, unless states are given."""
-    return await _change_all(call, bulk.cancel(check_why(call.body.why)))
-
-
-async def retry_tasks(call: ApiCall) -> Any:
-    """Retry all tasks that match; failed ones, unless states are given."""
-    return await _change_all(call, bulk.retry(check_why(call.body.why)))
-
-
-async def delete_tasks(call: ApiCall) -> Any:
-    """Delete all tasks that match; ended ones, unless states are given."""
-    return await _change_all(call, bulk.delete(check_why(call.body.why)))
-
-
-async def reschedule_tasks(call: ApiCall) -> Any:
-    """Change when all scheduled and ready tasks that match are due."""
-    due = check_due(call.body.delay, call.body.run_at)
-    return await _change_all(call, bulk.reschedule(*due, check_why(call.body.why)))
-
-
-async def prioritize_tasks(call: ApiCall) -> Any:
-    """Change the priority of all tasks that match and have not started."""
-    priority = check_priority(call.body.priority)
-    return await _change_all(call, bulk.set_priority(priority, check_why(call.body.why)))
-
-
-async def _change_all(call: ApiCall, operation: bulk.BulkOperation) -> Any:
-    wanted: Bulk = call.body
-    filters = msgspec.structs.asdict(wanted.filter)
-    _check_hidden(call, filters)
-    query = query_of(filters)
-    operation.check_states(query.states)
-    if wanted.dry_run:
-        return {"matching": await call.engine._bulk.count(operation, query), "changed": None, "is_done": True}
-    if query == TaskQuery() and not wanted.all:
-        raise Problem(400, 'give a filter, or "all": true for all tasks')
-    visited: list[Moved] = []
-    changed = await in_time(call.engine._bulk.apply(operation, query, visited.extend))
-    is_done = changed is not None
-    return {"matching": None, "changed": changed if is_done else len(visited), "is_done": is_done}
-
-
-def _check_hidden(call: ApiCall, filters: Mapping[str, Any]) -> None:
-    """Raise Problem for a filter over hidden values: the number of matching tasks would tell them, letter by letter."""
-    _reject_secret_names(filters["meta"])
-    for name in CONTENT_FILTERS:
-        if filters[name] is not None and not call.user.role.allows(Role.ADMIN):
-            raise Problem(
-                403, f"{name} also looks at hidden values, so in an operation on many it needs the role admin"
-            )
-
-
 # ---------------------------------------------------------------- the table
 
 _TASK: Final = "/tasks/{task_id:int}"
-_BULK: Final[dict[str, Any]] = {"method": "POST", "role": Role.OPERATE, "answer": documents.Changed, "is_long": True}
 _CHANGE: Final[dict[str, Any]] = {"method": "POST", "role": Role.OPERATE, "answer": documents.TaskDocument}
 _READ: Final[dict[str, Any]] = {"method": "GET", "role": Role.READ}
 
@@ -354,9 +297,4 @@ ROUTES: Final = (
     Route(**_CHANGE, path=f"{_TASK}/priority", handle=prioritize_task, body=Priority, problems=(404, 409)),
     Route(**_CHANGE, path=f"{_TASK}/timeout", handle=extend_task, body=MoreTime, problems=(404, 409)),
     Route(**_CHANGE, path=f"{_TASK}/meta", handle=update_meta, body=MetaValues, problems=(404, 422)),
-    Route(**_BULK, path="/tasks/cancel", handle=cancel_tasks, body=Bulk),
-    Route(**_BULK, path="/tasks/retry", handle=retry_tasks, body=Bulk),
-    Route(**_BULK, path="/tasks/delete", handle=delete_tasks, body=Bulk),
-    Route(**_BULK, path="/tasks/reschedule", handle=reschedule_tasks, body=BulkReschedule),
-    Route(**_BULK, path="/tasks/priority", handle=prioritize_tasks, body=BulkPriority),
 )

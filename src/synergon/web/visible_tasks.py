@@ -3,10 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
+
+from synergon.model.task_records import TaskRecord
+from synergon.model.task_statistics import fingerprint
+from synergon.web.redaction import Redactor
 
 CONTENT_FILTERS: Final[tuple[str, ...]] = ("search", "title", "tag", "key", "meta")
 """The filters over values that may be hidden. For callers below `admin` they only see what these callers see."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleError:
+    """What a task failed with last, as a caller sees it."""
+
+    fingerprint: str
+    """Equal for errors of one type whose messages differ only in numbers, ids and quoted texts."""
+    type: str
+    """The type of the error. The reason of the end, if there was no error."""
+    message: str
+    """The message without what differs."""
+
+
+def brief(task: TaskRecord) -> TaskRecord:
+    """A task as lists show it: only with its last error, without traceback. To redact tracebacks takes long."""
+    errors = tuple(msgspec.structs.replace(error, traceback="") for error in task.errors[-1:])
+    return msgspec.structs.replace(task, errors=errors, ended_attempts=())
+
+
+def last_error(redactor: Redactor, task: TaskRecord) -> VisibleError:
+    """The last error of a task."""
+    errors = redactor.task(brief(task))["errors"]
+    last = errors[0] if errors else {"type": str(task.reason or task.state), "message": ""}
+    digest, message = fingerprint(last["type"], last["message"])
+    return VisibleError(digest, last["type"], message)
 
 
 def matches(task: dict[str, Any], filters: Mapping[str, Any]) -> bool:

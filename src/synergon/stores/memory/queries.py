@@ -66,6 +66,7 @@ def _matches(row: Row, query: TaskQuery) -> bool:
     task = row.task
     return (
         (query.kinds is None or task.kind in query.kinds)
+        and (query.nodes is None or row.node_id in query.nodes)
         and matches(task, query)
         and (query.tag is None or query.tag in task.tags)
         and (query.meta is None or has_meta(query, record_of(row)))

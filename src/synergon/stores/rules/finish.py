@@ -184,7 +184,9 @@ async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> d
     parents = [(task_id, child) for task_id, outcome in outcomes.items() for child in outcome.children]
     if not parents:
         return {}
-    inserted = await insert.store(session, [replace(child, on_conflict="return") for _, child in parents])
+    inserted = await insert.store(
+        session, [replace(child, on_conflict="return", parent_id=task_id) for task_id, child in parents]
+    )
     ids: dict[int, list[int]] = {}
     for (task_id, _), child in zip(parents, inserted, strict=True):
         ids.setdefault(task_id, []).append(child.id)

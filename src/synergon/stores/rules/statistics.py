@@ -16,6 +16,7 @@ from synergon.model.task_statistics import (
     MINUTE,
     SPANS,
     SUCCEEDED,
+    Histogram,
     KindNumbers,
     Numbers,
     Statistics,
@@ -88,11 +89,10 @@ async def _merge(session: Session, span: int, at: int, larger: int) -> None:
 
 def merged(rows: Iterable[StatisticsRow]) -> dict[tuple[str, str], Numbers]:
     """The sums of these rows, by kind and queue."""
-    found: dict[tuple[str, str], Numbers] = {}
+    found: dict[tuple[str, str], list[Numbers]] = {}
     for row in rows:
-        known = found.get((row.kind, row.queue))
-        found[row.kind, row.queue] = row.numbers if known is None else known + row.numbers
-    return found
+        found.setdefault((row.kind, row.queue), []).append(row.numbers)
+    return {name: Numbers.total(numbers) for name, numbers in found.items()}
 
 
 def start_of(span: int, moment: int) -> int:
@@ -106,7 +106,7 @@ def span_for(age: int) -> int:
 
 
 def _statistics(name: tuple[str, str], rows: Sequence[StatisticsRow], span: int, since: int, now: int) -> Statistics:
-    (numbers,) = merged(rows).values()
+    numbers = Numbers.total([row.numbers for row in rows])
     by_start: dict[int, list[StatisticsRow]] = {}
     for row in rows:
         by_start.setdefault(start_of(max(span, row.span), row.at), []).append(row)
@@ -122,6 +122,7 @@ def _statistics(name: tuple[str, str], rows: Sequence[StatisticsRow], span: int,
         wait=numbers.wait,
         run=numbers.run,
         errors=tuple(sorted(numbers.errors.values(), key=lambda error: -error.count)),
+        depth=numbers.depth,
         span_seconds=span,
         points=tuple(_point(start, by_start[start]) for start in sorted(by_start)),
     )
@@ -134,4 +135,6 @@ def _point(start: int, rows: Sequence[StatisticsRow]) -> StatisticsPoint:
         started=sum(row.numbers.started for row in rows),
         succeeded=sum(row.numbers.ended.get(SUCCEEDED, 0) for row in rows),
         failed=sum(failures(row.numbers.ended) for row in rows),
+        wait=Histogram.total([row.numbers.wait for row in rows]),
+        depth=max(row.numbers.depth for row in rows),
     )

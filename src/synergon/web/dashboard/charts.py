@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -13,6 +13,7 @@ from synergon.web.dashboard.text import duration
 from synergon.web.redaction import Redactor
 
 Since = Literal["1h", "1d", "7d"]
+PERIODS: Final[dict[Since, str]] = {"1h": "last hour", "1d": "last day", "7d": "last week"}
 BARS: Final[dict[Since, int]] = {"1h": 60, "1d": 3600, "7d": 6 * 3600}
 """How many seconds each bar of a chart is about."""
 HEIGHT: Final = 100
@@ -23,14 +24,25 @@ GAP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The ends of attempts in one span of time. Positions are those of the drawing."""
+    """What happened in one span of time. Positions are those of the drawing."""
 
     at: datetime
     succeeded: int
     failed: int
+    depths: dict[str, int]
+    """How many tasks of each queue were ready at most, the deepest queue first."""
+    wait_95: float | None
+    """Within how many seconds 95 of 100 tasks started after they were due."""
     x: int
     succeeded_height: float
     failed_height: float
+    depth_height: float
+    wait_height: float
+
+    @property
+    def depth(self) -> int:
+        """How many tasks were ready at most."""
+        return sum(self.depths.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,11 @@ class Chart:
 
     bars: list[Bar]
     most: int
-    """What a bar of the full height counts."""
+    """What a bar of the full height counts: ended tasks."""
+    deepest: int
+    """The depth of a bar of the full height."""
+    slowest: float
+    """The start latency of a bar of the full height, in seconds."""
     seconds: int
     """How many seconds a bar is about."""
 
@@ -59,6 +75,7 @@ class Figures:
     failed: int
     wait: Histogram
     run: Histogram
+    depth: int
 
     @classmethod
     def of(cls, found: Iterable[Statistics]) -> Figures:
@@ -69,8 +86,9 @@ class Figures:
             started=sum(one.started for one in listed),
             succeeded=sum(one.succeeded for one in listed),
             failed=sum(failures(one.ended) for one in listed),
-            wait=sum((one.wait for one in listed), Histogram()),
-            run=sum((one.run for one in listed), Histogram()),
+            wait=Histogram.total([one.wait for one in listed]),
+            run=Histogram.total([one.run for one in listed]),
+            depth=sum(one.depth for one in listed),
         )
 
     @property
@@ -79,46 +97,94 @@ class Figures:
         ended = self.succeeded + self.failed
         return f"{self.failed / ended * 100:.1f} %" if ended else "–"
 
-    @property
-    def wait_95(self) -> str:
-        """How long 95 of 100 tasks waited at most."""
-        return duration(self.wait.percentile(0.95)) or "–"
+    def waited(self, part: float) -> str:
+        """How long this part of the tasks waited for their starts at most."""
+        return duration(self.wait.percentile(part)) or "–"
 
-    @property
-    def run_95(self) -> str:
-        """How long 95 of 100 attempts ran at most."""
-        return duration(self.run.percentile(0.95)) or "–"
+    def ran(self, part: float) -> str:
+        """How long this part of the attempts ran at most."""
+        return duration(self.run.percentile(part)) or "–"
+
+
+def places_of(since: Since, now: datetime) -> range:
+    """The spans of the period until now, as numbers of spans since 1970."""
+    last = int(now.timestamp()) // BARS[since]
+    return range(last - {"1h": 60, "1d": 24, "7d": 28}[since] + 1, last + 1)
 
 
 def chart(found: Iterable[Statistics], since: Since, now: datetime) -> Chart:
     """The bars of the period until now."""
-    seconds = BARS[since]
-    last = int(now.timestamp()) // seconds
-    number = {"1h": 60, "1d": 24, "7d": 28}[since]
+    seconds, places = BARS[since], places_of(since, now)
     succeeded: Counter[int] = Counter()
     failed: Counter[int] = Counter()
+    waits: defaultdict[int, list[Histogram]] = defaultdict(list)
+    depths: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for one in found:
+        peaks: Counter[int] = Counter()
         for point in one.points:
             place = int(point.at.timestamp()) // seconds
             succeeded[place] += point.succeeded
             failed[place] += point.failed
-    places = range(last - number + 1, last + 1)
-    most = max(max((succeeded[place] + failed[place] for place in places), default=0), 1)
+            peaks[place] = max(peaks[place], point.depth)
+            if point.started:
+                waits[place].append(point.wait)
+        for place, depth in peaks.items():
+            depths[place][one.queue] += depth
+    latencies = {place: Histogram.total(waits[place]).percentile(0.95) for place in places}
+    most = max(max(succeeded[place] + failed[place] for place in places), 1)
+    deepest = max(max(depths[place].total() for place in places), 1)
+    slowest = max((wait or 0.0) for wait in latencies.values()) or 0.001
     bars = [
         Bar(
             at=now.fromtimestamp(place * seconds, tz=now.tzinfo),
             succeeded=succeeded[place],
             failed=failed[place],
+            depths={queue: depth for queue, depth in depths[place].most_common() if depth},
+            wait_95=latencies[place],
             x=index * STEP,
             succeeded_height=_height(succeeded[place], most),
             failed_height=_height(failed[place], most),
+            depth_height=_height(depths[place].total(), deepest),
+            wait_height=_height(latencies[place] or 0.0, slowest),
         )
         for index, place in enumerate(places)
     ]
-    return Chart(bars, most, seconds)
+    return Chart(bars, most, deepest, slowest, seconds)
 
 
-def _height(count: int, most: int) -> float:
+def sparkline(values: Mapping[int, int], places: range) -> str:
+    """A line through these numbers, as the points of a drawing that is 100 wide and 20 high. Empty if all are zero."""
+    most = max((values.get(place, 0) for place in places), default=0)
+    if not most:
+        return ""
+    step = 100 / max(len(places) - 1, 1)
+    return " ".join(
+        f"{index * step:.1f},{19 - values.get(place, 0) / most * 18:.1f}" for index, place in enumerate(places)
+    )
+
+
+def starts(found: Iterable[Statistics], since: Since) -> Counter[int]:
+    """The starts of attempts in each span."""
+    counted: Counter[int] = Counter()
+    for one in found:
+        for point in one.points:
+            counted[int(point.at.timestamp()) // BARS[since]] += point.started
+    return counted
+
+
+def depths_of(found: Iterable[Statistics], since: Since) -> Counter[int]:
+    """The depth in each span."""
+    counted: Counter[int] = Counter()
+    for one in found:
+        peaks: Counter[int] = Counter()
+        for point in one.points:
+            place = int(point.at.timestamp()) // BARS[since]
+            peaks[place] = max(peaks[place], point.depth)
+        counted += peaks
+    return counted
+
+
+def _height(count: float, most: float) -> float:
     """The height of a part of a bar, which is seen if it is not zero."""
     return round(max(count / most * HEIGHT, 2.0), 2) if count else 0.0
 

@@ -1,48 +1,17 @@
-"""The pages of the cluster: queues and kinds, nodes, providers and limits, the audit."""
+"""The pages of the cluster: nodes, providers and limits, the audit."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from synergon.model.lifecycle import State
 from synergon.model.limits import failure_text
-from synergon.model.task_statistics import Statistics
-from synergon.web import cluster_routes, kind_routes
-from synergon.web.dashboard import charts
+from synergon.web import cluster_routes
 from synergon.web.dashboard.pages import Page, asked, page
 from synergon.web.dashboard.text import moment, relative
 from synergon.web.routes import ApiCall
 
 MOST_ACTIONS: Final = 200
-
-
-async def list_queues(call: ApiCall) -> Page:
-    """The page of queues and kinds."""
-    status = await asked(call, cluster_routes.show_status)
-    kinds = (await asked(call, kind_routes.list_kinds))["kinds"]
-    by_kind: defaultdict[str, list[Statistics]] = defaultdict(list)
-    for one in await call.engine.statistics(since="1h"):
-        by_kind[one.kind].append(one)
-    ages = {kind["kind"]: kind["oldest_ready_seconds"] for queue in status["queues"] for kind in queue["kinds"]}
-    return Page(
-        "queues.html",
-        "Queues and kinds",
-        {
-            "queues": status["queues"],
-            "columns": list(State),
-            "kinds": [
-                {
-                    **kind,
-                    "oldest": ages.get(kind["kind"]),
-                    "figures": charts.Figures.of(by_kind[kind["kind"]]),
-                }
-                for kind in kinds
-            ],
-        },
-        refresh_seconds=5,
-    )
 
 
 async def list_nodes(call: ApiCall) -> Page:
@@ -118,7 +87,6 @@ async def list_audit(call: ApiCall) -> Page:
 
 
 PAGES: Final = (
-    page("/queues", list_queues),
     page("/nodes", list_nodes),
     page("/providers", list_providers),
     page("/audit", list_audit),

@@ -17,7 +17,6 @@ from synergon.web.routes import ApiCall
 MOST_RUNNING: Final = 8
 MOST_FAILING: Final = 6
 MOST_WAITING: Final = 5
-PERIODS: Final = {"1h": "last hour", "1d": "last day", "7d": "last week"}
 
 
 class OverviewQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +43,7 @@ async def show_overview(call: ApiCall) -> Page:
             "status": status,
             "latency": latency,
             "since": query.since,
-            "periods": PERIODS,
+            "periods": charts.PERIODS,
             "counts": {state: counted["counts"].get(state, 0) for state in State},
             "figures": charts.Figures.of(statistics),
             "chart": charts.chart(statistics, query.since, datetime.now(UTC)),

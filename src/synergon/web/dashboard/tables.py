@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from synergon.web.dashboard import cluster_pages, flow_pages, overview_page, schedule_pages, task_list_page, task_page
+from synergon.web.dashboard import (
+    cluster_pages,
+    flow_pages,
+    overview_page,
+    queue_page,
+    schedule_pages,
+    task_list_page,
+    task_page,
+)
 from synergon.web.routes import Route
 
 PAGES: Final[tuple[Route, ...]] = (
@@ -13,6 +21,7 @@ PAGES: Final[tuple[Route, ...]] = (
     *task_page.PAGES,
     *flow_pages.PAGES,
     *schedule_pages.PAGES,
+    *queue_page.PAGES,
     *cluster_pages.PAGES,
 )
 

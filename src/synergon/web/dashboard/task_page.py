@@ -11,11 +11,14 @@ from synergon.client.node_overview import read_overviews
 from synergon.explain.explanation import Cause
 from synergon.explain.text import reasons
 from synergon.model.lifecycle import FINAL, State
+from synergon.model.task_statistics import fingerprint
 from synergon.web import task_routes
 from synergon.web.dashboard import tracebacks
 from synergon.web.dashboard.pages import Page, asked, page
 from synergon.web.dashboard.text import between
 from synergon.web.routes import ApiCall
+
+MOST_CHILDREN: Final = 10
 
 ACTIONS: Final[dict[State, tuple[str, ...]]] = {
     State.WAITING: ("priority", "cancel", "delete"),
@@ -48,10 +51,19 @@ async def show_task(call: ApiCall) -> Page:
             "names": names,
             "attempts": _attempts(task, names),
             "errors": [_error(error) for error in reversed(task["errors"])],
+            "alike": _alike(task),
             "python": python_text(task["kind"], task["arguments"]),
             "group": await _group(call, task["group_id"]),
+            **await _children(call, task_id),
         },
     )
+
+
+async def _children(call: ApiCall, task_id: int) -> dict[str, Any]:
+    """The first tasks that this task has created, and whether there are more."""
+    query = task_routes.TaskListQuery(parent=task_id, ascending=True, limit=MOST_CHILDREN)
+    found = await asked(call, task_routes.list_tasks, query)
+    return {"children": found["tasks"], "has_more_children": found["next"] is not None}
 
 
 async def _group(call: ApiCall, group_id: int | None) -> Any:
@@ -93,6 +105,14 @@ def _attempts(task: dict[str, Any], names: dict[str, str]) -> list[dict[str, Any
         )
         last = ended or last
     return rows
+
+
+def _alike(task: dict[str, Any]) -> dict[str, str] | None:
+    """The filters of the page of tasks that find those with the last error of this one. None if it has not failed."""
+    if task["state"] != State.FAILED or not task["errors"]:
+        return None
+    last = task["errors"][-1]
+    return {"state": State.FAILED, "error": fingerprint(last["type"], last["message"])[0]}
 
 
 def _error(error: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     node_id          text,
     limit_key        text,   -- the key of its key queue
     group_id         bigint, -- the group that it belongs to
+    parent_id        bigint, -- the task that has created it
     is_dependent     boolean     NOT NULL DEFAULT false, -- waits for tasks that it needs
     has_dependencies boolean     NOT NULL DEFAULT false, -- open or not
     has_dependents   boolean     NOT NULL DEFAULT false, -- its end concerns other tasks
@@ -105,6 +106,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS task_server_slot ON {schema}.task (provider, s
 CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, target, id) WHERE is_command AND state || '' = 'ready';
 CREATE INDEX IF NOT EXISTS task_target ON {schema}.task (provider, target) WHERE is_command AND target IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_member ON {schema}.task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_parent ON {schema}.task (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_dependent ON {schema}.task (kind ASC) WHERE is_dependent;
 CREATE INDEX IF NOT EXISTS task_unsettled ON {schema}.task (run_at ASC) WHERE is_dependent::text = 'true' AND state || '' = 'scheduled';
 
@@ -130,6 +132,7 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
     node_id          text,
     limit_key        text,
     group_id         bigint,
+    parent_id        bigint,
     has_dependencies boolean     NOT NULL,
     has_dependents   boolean     NOT NULL,
     batch_id         bigint,
@@ -175,6 +178,7 @@ CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at);
 CREATE INDEX IF NOT EXISTS history_unsuccessful ON {schema}.history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX IF NOT EXISTS history_kept ON {schema}.history (keep_for ASC, finished_at) WHERE keep_for IS NOT NULL;
 CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS history_parent ON {schema}.history (parent_id) WHERE parent_id IS NOT NULL;
 
 -- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last declaration of a
 -- worker as JSON; declaring the same again changes nothing.

@@ -13,6 +13,7 @@ CREATE TABLE synergon_task (
     run_at           INTEGER NOT NULL,
     limit_key        TEXT,    -- the key of its key queue
     group_id         INTEGER, -- the group that it belongs to
+    parent_id        INTEGER, -- the task that has created it
     is_dependent     INTEGER NOT NULL DEFAULT 0 CHECK (is_dependent IN (0, 1)), -- waits for tasks that it needs
     has_dependencies INTEGER NOT NULL DEFAULT 0 CHECK (has_dependencies IN (0, 1)), -- open or not
     has_dependents   INTEGER NOT NULL DEFAULT 0 CHECK (has_dependents IN (0, 1)), -- its end concerns other tasks
@@ -92,6 +93,7 @@ CREATE UNIQUE INDEX synergon_task_server_slot ON synergon_task (provider, server
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
 CREATE INDEX synergon_task_target ON synergon_task (kind, target, id) WHERE is_command = 1 AND state = 'ready';
 CREATE INDEX synergon_task_group ON synergon_task (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX synergon_task_parent ON synergon_task (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX synergon_task_dependent ON synergon_task (kind, queue, state) WHERE is_dependent = 1;
 CREATE INDEX synergon_task_unsettled ON synergon_task (run_at) WHERE is_dependent = 1 AND state = 'scheduled';
 
@@ -106,6 +108,7 @@ CREATE TABLE synergon_history (
     run_at           INTEGER NOT NULL,
     limit_key        TEXT,
     group_id         INTEGER,
+    parent_id        INTEGER,
     has_dependencies INTEGER NOT NULL CHECK (has_dependencies IN (0, 1)),
     has_dependents   INTEGER NOT NULL CHECK (has_dependents IN (0, 1)),
     batch_id         INTEGER,
@@ -149,6 +152,7 @@ CREATE INDEX synergon_history_age ON synergon_history (state, finished_at);
 CREATE INDEX synergon_history_unsuccessful ON synergon_history (state, id) WHERE state <> 'succeeded';
 CREATE INDEX synergon_history_kept ON synergon_history (keep_for, finished_at) WHERE keep_for IS NOT NULL;
 CREATE INDEX synergon_history_group ON synergon_history (group_id, state) WHERE group_id IS NOT NULL;
+CREATE INDEX synergon_history_parent ON synergon_history (parent_id) WHERE parent_id IS NOT NULL;
 
 -- The numbers of final tasks. The transaction that ends or deletes tasks updates them, so counting is cheap.
 CREATE TABLE synergon_tally (

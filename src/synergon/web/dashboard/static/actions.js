@@ -1,7 +1,9 @@
 // Buttons that change something: they ask, call the HTTP API, and say what became of it.
 import { refresh } from "./live.js";
+import { follow, showProgress } from "./progress.js";
 
 const { root, api } = document.body.dataset;
+const PARTICIPLES = { retry: "retried", cancel: "cancelled", delete: "deleted" };
 let toastTimer = 0;
 
 export function toast(text, isBad = false) {
@@ -76,10 +78,9 @@ async function actOnAll(button) {
   const { matching } = await send(`/tasks/${verb}`, "POST", { ...wanted, dry_run: true });
   const tasks = `${matching.toLocaleString("en")} ${matching === 1 ? "task" : "tasks"}`;
   const name = button.textContent.replace(" all…", "");
-  if (matching === 0) return toast(`No task that matches can be ${verb === "retry" ? "retried" : verb === "cancel" ? "cancelled" : "deleted"}.`);
+  if (matching === 0) return toast(`No task that matches can be ${PARTICIPLES[verb]}.`);
   if ((await ask({ title: `${name} ${tasks}?`, text: "All tasks that match the filter, on this page and on others.", label: `${name} ${tasks}` })) === null) return;
-  const { changed, is_done: isDone } = await send(`/tasks/${verb}`, "POST", wanted);
-  toast(isDone ? `${name}: ${changed.toLocaleString("en")} done.` : `${name}: ${changed.toLocaleString("en")} done so far, and it goes on; the audit has its outcome.`);
+  await showProgress(`${name} ${tasks}`, matching, PARTICIPLES[verb], (onLine) => follow(`/tasks/${verb}`, wanted, onLine));
   await refresh();
 }
 
