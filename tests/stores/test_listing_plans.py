@@ -96,9 +96,9 @@ def test_no_statement_of_sqlite_sorts(database: sqlite3.Connection, statistics: 
 def test_sqlite_finds_children_by_their_parent(database: sqlite3.Connection) -> None:
     for states in (None, frozenset({State.FAILED, State.READY})):
         query = TaskQuery(parent_id=7, states=states)
-        for part in sqlite._parts(query):
-            sql, values = sqlite._statement(part.records, query, sqlite._conditions(query, part), 100)
-            steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+        for part in parts_of(SQL, query):
+            sql, *values = statement_of(sqlite.DIALECT, part.records, query, part)
+            steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", numbered(values))]
             assert any("_parent (parent_id=?" in step for step in steps), steps
             assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
