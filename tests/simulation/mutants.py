@@ -206,7 +206,7 @@ def suspects_not_marked(patch: Patch) -> None:
     """The tasks of a dead node run among the others again."""
 
     async def count_only(session: Session, task: LiveTask) -> int:
-        await session.tasks.charge(task.id, owner_deaths=task.owner_deaths + 1)
+        await session.tasks.set_owner_deaths(task.id, task.owner_deaths + 1)
         return task.owner_deaths + 1
 
     patch.setattr(suspects, "note_owner_death", count_only)

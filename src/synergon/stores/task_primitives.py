@@ -85,11 +85,21 @@ class TaskRows(Protocol):
         crashes: int = 0,
         errors: Sequence[ErrorRecord] | None = None,
         ended_attempts: Sequence[AttemptRecord] | None = None,
-        owner_deaths: int | None = None,
-        server_failures: int | None = None,
     ) -> None:
-        """Subtract attempts from a live task, add crashes, and replace its lists of errors and of ended attempts, the
-        number of owners that have died, and how often it has blamed its server. None leaves a value as it is."""
+        """Subtract attempts from a running task, add crashes, and replace its lists of errors and of ended attempts.
+        None leaves a list as it is."""
+
+    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
+        """Set how often a running task has blamed its server."""
+
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        """Set how many owners of a running task have died."""
+
+    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
+        """Replace the list of errors of a live task."""
+
+    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
+        """Replace the list of ended attempts of a live task."""
 
     async def set_requirements(self, task_id: int, requirements: str) -> None:
         """Replace the text of the requirements of a live task."""

@@ -108,8 +108,6 @@ class TaskRows(port.TaskRows):
         crashes: int = 0,
         errors: Sequence[ErrorRecord] | None = None,
         ended_attempts: Sequence[AttemptRecord] | None = None,
-        owner_deaths: int | None = None,
-        server_failures: int | None = None,
     ) -> None:
         row = self._session.tables.rows[task_id]
         row.attempts = max(row.attempts - attempts, 0)
@@ -118,10 +116,18 @@ class TaskRows(port.TaskRows):
             row.errors = tuple(errors)
         if ended_attempts is not None:
             row.ended_attempts = tuple(ended_attempts)
-        if owner_deaths is not None:
-            row.owner_deaths = owner_deaths
-        if server_failures is not None:
-            row.server_failures = server_failures
+
+    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
+        self._session.tables.rows[task_id].server_failures = server_failures
+
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        self._session.tables.rows[task_id].owner_deaths = owner_deaths
+
+    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
+        self._session.tables.rows[task_id].errors = tuple(errors)
+
+    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
+        self._session.tables.rows[task_id].ended_attempts = tuple(ended_attempts)
 
     async def set_requirements(self, task_id: int, requirements: str) -> None:
         self._session.tables.set_requirements(self._session.tables.rows[task_id], requirements)

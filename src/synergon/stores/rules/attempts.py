@@ -100,7 +100,7 @@ async def keep_success(session: Session, task: FinalTask) -> None:
     if task.state is State.SUCCEEDED:
         names = {} if task.node_id is None else await session.nodes.names([task.node_id])
         success = _success(task, names.get(task.node_id or ""))
-        await session.tasks.charge(task.id, ended_attempts=_last((*task.ended_attempts, success)))
+        await session.tasks.set_ended_attempts(task.id, _last((*task.ended_attempts, success)))
 
 
 def _success(task: FinalTask, node: NodeName | None) -> AttemptRecord:

@@ -218,7 +218,7 @@ async def _apply(session: Session, task: LiveTask, outcome: Outcome, names: atte
             return await _leave_to_others(session, task, requirements)
         case ServerFault(server=server):
             failures = max(task.server_failures, 0) + 1  # a damaged row may have any number
-            await session.tasks.charge(task.id, server_failures=failures)
+            await session.tasks.set_server_failures(task.id, failures)
             delay = await server_health.blame_delay(session, server, failures)
             return await session.tasks.release(task, delay=delay, by_owner=True)
         case HandedBack(delay=delay, protected_for=protected_for):
@@ -308,7 +308,7 @@ async def give_back_attempt(
 
 async def append_error(session: Session, task: LiveTask, error: ErrorRecord) -> None:
     """Append an error to the list of a live task. The list holds the latest `MAX_ERRORS`."""
-    await session.tasks.charge(task.id, errors=await _errors_with(session, task, error))
+    await session.tasks.set_errors(task.id, await _errors_with(session, task, error))
 
 
 async def _errors_with(

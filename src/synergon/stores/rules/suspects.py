@@ -21,7 +21,7 @@ from synergon.stores.session import Session
 async def note_owner_death(session: Session, task: LiveTask) -> int:
     """Make a running task whose node has died a suspect. Returns how many of its owners have died in a row."""
     owner_deaths = min(task.owner_deaths, OWNER_DEATH_LIMIT) + 1  # a damaged row may have any number
-    await session.tasks.charge(task.id, owner_deaths=owner_deaths)
+    await session.tasks.set_owner_deaths(task.id, owner_deaths)
     await _mark(session, task, is_suspect=True)
     return owner_deaths
 
@@ -32,7 +32,7 @@ async def note_outcome(session: Session, task: LiveTask, outcome: Outcome) -> No
         return
     has_crashed = isinstance(outcome, Crashed) or task.crashes > 0
     if task.owner_deaths:
-        await session.tasks.charge(task.id, owner_deaths=0)
+        await session.tasks.set_owner_deaths(task.id, 0)
     await _mark(session, task, is_suspect=has_crashed)
 
 

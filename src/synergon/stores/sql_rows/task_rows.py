@@ -64,11 +64,20 @@ class TaskRows(SqlRows, port.TaskRows):
         crashes: int = 0,
         errors: Sequence[ErrorRecord] | None = None,
         ended_attempts: Sequence[AttemptRecord] | None = None,
-        owner_deaths: int | None = None,
-        server_failures: int | None = None,
     ) -> None:
-        changes = (_json(errors), attempts, crashes, _json(ended_attempts), owner_deaths, server_failures)
-        await self._sql.run("charge", task_id, *changes)
+        await self._sql.run("charge", task_id, _json(errors), attempts, crashes, _json(ended_attempts))
+
+    async def set_server_failures(self, task_id: int, server_failures: int) -> None:
+        await self._sql.run("set_server_failures", task_id, server_failures)
+
+    async def set_owner_deaths(self, task_id: int, owner_deaths: int) -> None:
+        await self._sql.run("set_owner_deaths", task_id, owner_deaths)
+
+    async def set_errors(self, task_id: int, errors: Sequence[ErrorRecord]) -> None:
+        await self._sql.run("set_errors", task_id, _json(errors))
+
+    async def set_ended_attempts(self, task_id: int, ended_attempts: Sequence[AttemptRecord]) -> None:
+        await self._sql.run("set_ended_attempts", task_id, _json(ended_attempts))
 
     async def set_requirements(self, task_id: int, requirements: str) -> None:
         await self._sql.run("set_requirements", task_id, requirements)

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
-from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
 from synergon.stores.rows import ChangedTask, FinalTask, KeyHolder, LiveTask
@@ -45,15 +44,6 @@ class TaskRows(SqlTaskRows):
         """Called for every batch of outcomes, so it takes the shortest way."""
         found = self._transaction.typed(LiveTask, "running_tasks", **{"1": as_json(ids)})
         return {task.id: task for task in found}
-
-    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """Called for every awaited result, so it takes the shortest way."""
-        wanted = {"1": as_json(ids)}
-        return {
-            record.id: record
-            for table in ("get_live", "get_final")
-            for record in self._transaction.typed(TaskRecord, table, **wanted)
-        }
 
     async def end(
         self,

@@ -48,9 +48,20 @@ RETURNING state
 -- name: charge
 UPDATE {schema}.task
 SET errors = coalesce($2, errors), attempts = greatest(attempts - $3, 0), crashes = least(crashes, 2147483646) + $4,
-    ended_attempts = coalesce($5, ended_attempts), owner_deaths = coalesce($6, owner_deaths),
-    server_failures = coalesce($7, server_failures)
-WHERE id = $1
+    ended_attempts = coalesce($5, ended_attempts)
+WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_server_failures
+UPDATE {schema}.task SET server_failures = $2 WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_owner_deaths
+UPDATE {schema}.task SET owner_deaths = $2 WHERE id = $1 AND state || '' = 'running'
+
+-- name: set_errors
+UPDATE {schema}.task SET errors = $2 WHERE id = $1
+
+-- name: set_ended_attempts
+UPDATE {schema}.task SET ended_attempts = $2 WHERE id = $1
 
 -- name: set_requirements
 UPDATE {schema}.task SET requirements = $2 WHERE id = $1

@@ -52,9 +52,20 @@ RETURNING state
 -- name: charge
 UPDATE synergon_task
 SET attempts = max(attempts - $3, 0), crashes = min(crashes, 2147483646) + $4, errors = coalesce(CAST($2 AS BLOB), errors),
-    ended_attempts = coalesce(CAST($5 AS BLOB), ended_attempts), owner_deaths = coalesce($6, owner_deaths),
-    server_failures = coalesce($7, server_failures)
-WHERE id = $1
+    ended_attempts = coalesce(CAST($5 AS BLOB), ended_attempts)
+WHERE id = $1 AND state = 'running'
+
+-- name: set_server_failures
+UPDATE synergon_task SET server_failures = $2 WHERE id = $1 AND state = 'running'
+
+-- name: set_owner_deaths
+UPDATE synergon_task SET owner_deaths = $2 WHERE id = $1 AND state = 'running'
+
+-- name: set_errors
+UPDATE synergon_task SET errors = CAST($2 AS BLOB) WHERE id = $1
+
+-- name: set_ended_attempts
+UPDATE synergon_task SET ended_attempts = CAST($2 AS BLOB) WHERE id = $1
 
 -- name: set_requirements
 UPDATE synergon_task SET requirements = $2 WHERE id = $1
