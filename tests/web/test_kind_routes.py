@@ -111,8 +111,6 @@ OTHER_OPTIONS: dict[str, Any] = {
     "run_at": "2100-01-01T00:00:00Z",
     "expires_in": "1d",
     "key": "k",
-    "on_conflict": "raise",
-    "unique_for": "1h",
     "meta": {"customer": 1},
 }
 

@@ -20,7 +20,17 @@ import msgspec
 from synergon.errors import DataRejected, StoreError, StoreUnavailable
 from synergon.model.clock import Clock
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Failed, FencedOutcome, Outcome, Refused, Report, Succeeded, Verdict, as_applied
+from synergon.model.outcomes import (
+    Failed,
+    FencedOutcome,
+    Outcome,
+    Refused,
+    Report,
+    ServerFault,
+    Succeeded,
+    Verdict,
+    as_applied,
+)
 from synergon.node.attempts import outcomes
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.callbacks.hooks import Hooks
@@ -248,7 +258,8 @@ class Completer:
     def announce(self, fenced: FencedOutcome, verdict: Verdict) -> None:
         """Count an outcome, call the hooks, and signal to the other parts of the node what the verdict means for
         them."""
-        if (applied := as_applied(fenced.outcome, verdict)) is not fenced.outcome:
+        outcome = fenced.outcome
+        if isinstance(outcome, ServerFault) and (applied := as_applied(outcome, verdict)) is not outcome:
             self._log_charge(fenced, applied)
             fenced = msgspec.structs.replace(fenced, outcome=applied)
         self.finished += 1
