@@ -269,9 +269,9 @@ class ScheduleRows(Protocol):
     async def add(self, row: ScheduleRow) -> bool:
         """Insert a schedule. False if there is one with this name."""
 
-    async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """Lock and read the first schedules that are due, except those that another transaction has locked. Of those
-        that are declared in code, only the named ones."""
+    async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        """Lock and read the first schedules that are due now, except those that another transaction has locked. Of
+        those that are declared in code, only the named ones."""
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
         """Lock and read the schedules with these names."""
