@@ -211,6 +211,7 @@ async def _release(session: Session, ids: Sequence[int]) -> Moves:
     released = await session.dependencies.release(ids) if ids else []
     for task in released:
         session.touched.add_changed(task)
+        session.touched.groups.discard(task.group_id)  # a group with a live task has not ended
     return {task.id: (task.kind, task.state) for task in released}
 
 
