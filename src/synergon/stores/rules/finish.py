@@ -34,6 +34,7 @@ from synergon.model.outcomes import (
 )
 from synergon.model.record import to_datetime
 from synergon.model.requirements import Requirements, with_refusal
+from synergon.model.tasks import Insertion
 from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT, SERVER_FAILURE_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
 from synergon.stores.rules import attempts, batches, dependencies, ends, follow_ups, insert, server_health, suspects
@@ -185,13 +186,13 @@ async def _store_children(
     inserted = await insert.store(
         session, [replace(child, on_conflict="return", parent_id=task_id) for task_id, child in parents]
     )
-    ids: dict[int, list[int]] = {}
+    children: dict[int, list[Insertion]] = {}
     for (task_id, _), child in zip(parents, inserted, strict=True):
-        ids.setdefault(task_id, []).append(child.id)
-    for task_id, child_ids in ids.items():
+        children.setdefault(task_id, []).append(child)
+    for task_id, own in children.items():
         if outcomes[task_id].is_map:
-            await dependencies.add_items(session, task_id, child_ids)
-    return {task_id: tuple(child_ids) for task_id, child_ids in ids.items()}
+            await dependencies.add_items(session, task_id, own)
+    return {task_id: tuple(child.id for child in own) for task_id, own in children.items()}
 
 
 async def _apply(session: Session, task: LiveTask, entry: FencedOutcome, names: attempts.NodeNames) -> State:
