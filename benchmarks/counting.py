@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from time import process_time
 from typing import Final
 
@@ -16,8 +17,9 @@ from synergon.model.claims import Claim
 from synergon.model.outcomes import FencedOutcome, Verdict
 from synergon.node.metrics import Metrics
 
-ROUNDS: Final = 5
-"""How often each way is measured. They alternate, so that what else the machine does concerns both."""
+ROUNDS: Final = 21
+"""How often each way is measured. They alternate, so that what else the machine does concerns both, and the median
+leaves out the rounds that were disturbed."""
 
 
 class NoMetrics(Metrics):
@@ -35,13 +37,13 @@ class NoMetrics(Metrics):
 
 def sqlite(folder: Path, sizes: Sizes) -> Measured:
     """On a new SQLite file."""
-    return asyncio.run(_measure("sqlite", f"sqlite:///{folder}/statistics.db", sizes.tasks // 2))
+    return asyncio.run(_measure("sqlite", f"sqlite:///{folder}/statistics.db", sizes.tasks // 10))
 
 
 def postgres(folder: Path, sizes: Sizes) -> Measured:
     """On a PostgreSQL server."""
     with running_server(folder) as url:
-        return asyncio.run(_measure("pg_synergon", url, sizes.postgres_tasks // 2))
+        return asyncio.run(_measure("pg_synergon", url, sizes.postgres_tasks // 10))
 
 
 async def _measure(subject: str, url: str, tasks: int) -> Measured:
@@ -57,8 +59,9 @@ async def _measure(subject: str, url: str, tasks: int) -> Measured:
             await bench.drain(bench.on_loop)
             seconds[is_counting].append(process_time() - began)
     # The first round of each is a warm-up.
-    with_it, without = (min(seconds[is_counting][1:]) for is_counting in (True, False))
-    measured.add(f"{subject}.drain_cpu_with_statistics", "µs", with_it / tasks * 1e6)
-    measured.add(f"{subject}.drain_cpu_without_statistics", "µs", without / tasks * 1e6)
-    measured.add(f"{subject}.statistics_to_without", "×", without / with_it)
+    with_it, without = (median(seconds[is_counting][1:]) / tasks * 1e6 for is_counting in (True, False))
+    measured.add(f"{subject}.drain_cpu_with_statistics", "µs", with_it)
+    measured.add(f"{subject}.drain_cpu_without_statistics", "µs", without)
+    pairs = zip(seconds[False][1:], seconds[True][1:], strict=True)
+    measured.add(f"{subject}.statistics_to_without", "×", median(off / on for off, on in pairs))
     return measured

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.simulation.mutants import Mutant, Patch
 
 from synergon.model.lifecycle import FINAL, State
-from synergon.model.outcomes import Outcome
+from synergon.model.outcomes import FencedOutcome
 from synergon.stores.memory.dependency_rows import DependencyRows
 from synergon.stores.memory.session import Session
 from synergon.stores.rows import ChangedTask, DependencyRow, FinalTask, LiveTask
@@ -21,8 +21,8 @@ def closed_by_any_outcome(patch: Patch) -> None:
     """An attempt that ends closes the dependencies on its task, even if the task has not ended."""
     apply = finish._apply
 
-    async def close_early(session: Session, task: LiveTask, outcome: Outcome, names: NodeNames) -> State:
-        state = await apply(session, task, outcome, names)
+    async def close_early(session: Session, task: LiveTask, entry: FencedOutcome, names: NodeNames) -> State:
+        state = await apply(session, task, entry, names)
         session.touched.ended.setdefault(task.id, State.SUCCEEDED.value)
         return state
 

@@ -44,10 +44,19 @@ Mutant = Callable[[Patch], None]
 def finish_without_fence(patch: Patch) -> None:
     """Any claim's outcome is taken, as long as the task runs."""
 
-    async def of_any_claim(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
-        running = await session.tasks.running({entry.id for entry in outcomes})
-        return [running.pop(entry.id, None) for entry in outcomes]
+    async def none_at_once(
+        session: Session, outcomes: Sequence[FencedOutcome], applied: dict[int, int]
+    ) -> dict[int, Verdict]:
+        return {}
 
+    async def of_any_claim(
+        session: Session, outcomes: Sequence[FencedOutcome], applied: dict[int, int]
+    ) -> list[LiveTask]:
+        running = await session.tasks.running({entry.id for entry in outcomes})
+        applied |= {entry.id: index for index, entry in enumerate(outcomes) if entry.id in running}
+        return list(running.values())
+
+    patch.setattr(finish, "_succeed", none_at_once)
     patch.setattr(finish, "_current_tasks", of_any_claim)
 
 
@@ -87,11 +96,11 @@ def cancel_forgotten_at_retry(patch: Patch) -> None:
     """A body that fails after somebody wanted it cancelled is tried again."""
     apply = finish._apply
 
-    async def forget(session: Session, task: LiveTask, outcome: Outcome, names: NodeNames) -> State:
-        if isinstance(outcome, Retrying):
+    async def forget(session: Session, task: LiveTask, entry: FencedOutcome, names: NodeNames) -> State:
+        if isinstance(entry.outcome, Retrying):
             session.tables.rows[task.id].cancel_requested = False
             task = replace(task, cancel_requested=False)
-        return await apply(session, task, outcome, names)
+        return await apply(session, task, entry, names)
 
     patch.setattr(finish, "_apply", forget)
 

@@ -37,8 +37,8 @@ def fired_by_an_old_look(patch: Patch) -> None:
     guard is."""
     due, read = ScheduleRows.due, dict[str, ScheduleRow]()
 
-    async def stale(self: ScheduleRows, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        rows = await due(self, now, declared, limit)
+    async def stale(self: ScheduleRows, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        rows = await due(self, declared, limit)
         answer = [read.pop(row.name, row) for row in rows]
         read.update({row.name: row for row in rows})
         return answer
@@ -53,12 +53,12 @@ def fired_by_an_old_look(patch: Patch) -> None:
 
 def fired_before_it_is_due(patch: Patch) -> None:
     """A schedule fires a second early."""
-    due = ScheduleRows.due
+    awaited = ScheduleRows._awaited
 
-    async def early(self: ScheduleRows, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        return await due(self, now + 1_000_000, declared, limit)
+    def early(self: ScheduleRows, declared: Collection[str]) -> list[tuple[int, ScheduleRow]]:
+        return [(at - 1_000_000, row) for at, row in awaited(self, declared)]
 
-    patch.setattr(ScheduleRows, "due", early)
+    patch.setattr(ScheduleRows, "_awaited", early)
 
 
 def overlap_ignored(patch: Patch) -> None:

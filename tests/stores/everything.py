@@ -59,6 +59,10 @@ async def do_everything(store: PostgresStore) -> None:
         await store.report([Report(id=claim.id, claim_no=claim.claim_no, progress=Progress(fraction=0.5))])
         await store.finish([settlement_of(claim, outcome)] * 2)  # the second has been applied already
         await store.delete(await listed(store, kinds=(KIND,), states=frozenset({State.READY})))
+    for _ in range(2):
+        await add(store)
+    both = zip(await worker.claim(limit=2), (Succeeded(), OUTCOMES["failed"]), strict=True)
+    await store.finish([settlement_of(claim, outcome) for claim, outcome in both])
     body = await store.begin(10.0)
     fenced = FencedOutcome(id=claims[0].id, claim_no=1, outcome=SUCCEEDED, progress=Progress(fraction=0.5))
     await body.finish([fenced])

@@ -21,7 +21,7 @@ from synergon.errors import TaskNotFound
 from synergon.model.dependencies import DELETED, IfFails, Need
 from synergon.model.groups import NewGroup
 from synergon.model.lifecycle import Reason, State
-from synergon.model.outcomes import Succeeded
+from synergon.model.outcomes import Outcome, Succeeded
 from synergon.model.tasks import Cutoffs, NewTask
 from synergon.options.overrides import Overrides
 from synergon.stores.base import Store
@@ -254,6 +254,77 @@ async def test_the_items_of_a_map_are_waited_for(store: Store, worker: Worker) -
     assert [(one.task_id, one.item, one.position) for one in found] == [
         (item_id, index, 0) for index, item_id in enumerate(verdict.child_ids)
     ]
+
+
+async def finish_map(worker: Worker, *items: NewTask) -> tuple[int, ...]:
+    """End the next map: it creates these items."""
+    (claim,) = await worker.claim("work", limit=1)
+    return (await worker.finish(claim, Succeeded(result=b"1", children=items, is_map=True))).child_ids
+
+
+async def finish_item(worker: Worker, outcome: Outcome) -> None:
+    """End the next item."""
+    (claim,) = await worker.claim("item", limit=1)
+    await worker.finish(claim, outcome)
+
+
+async def test_two_maps_may_share_an_item_and_feed_one_step(store: Store, worker: Worker) -> None:
+    after = await add_after(store, await add(store), await add(store))
+    first = await finish_map(worker, NewTask(kind="item", key="a"), NewTask(kind="item", key="b"))
+    second = await finish_map(worker, NewTask(kind="item", key="b"), NewTask(kind="item", key="c"))
+    assert second[0] == first[1], "there is one task for both"
+    for number in range(3):
+        assert await state_of(store, after) is State.WAITING
+        await finish_item(worker, Succeeded(result=str(number).encode()))
+    assert await state_of(store, after) is State.READY
+    (needs,) = await store.dependencies([after], with_results=True)
+    found = [one for one in needs if one.item is not None]
+    assert [(one.position, one.item, one.task_id, bytes(one.result_json or b"")) for one in found] == [
+        (0, 0, first[0], b"0"),
+        (0, 1, first[1], b"1"),
+        (1, 0, first[1], b"1"),
+        (1, 1, second[1], b"2"),
+    ]
+
+
+async def test_a_shared_item_that_fails_is_retried_for_both_maps(store: Store, worker: Worker) -> None:
+    after = await add_after(store, await add(store), await add(store))
+    for _ in range(2):
+        (shared,) = await finish_map(worker, NewTask(kind="item", key="a"))
+    await finish_item(worker, OUTCOMES["failed"])
+    assert await state_of(store, after) is State.CANCELLED
+    await store.retry([shared])
+    assert await state_of(store, after) is State.WAITING
+    await finish_item(worker, Succeeded())
+    assert await state_of(store, after) is State.READY
+
+
+async def test_an_item_whose_key_an_ended_task_holds_is_not_waited_for(store: Store, worker: Worker) -> None:
+    held = NewTask(kind="item", key="a", unique_for=HOUR)
+    await store.insert([held])
+    await finish_item(worker, Succeeded(result=b"7"))
+    after = await add_after(store, await add(store))
+    await finish_map(worker, held)
+    assert await state_of(store, after) is State.READY
+    (needs,) = await store.dependencies([after], with_results=True)
+    assert [bytes(one.result_json or b"") for one in needs if one.item is not None] == [b"7"]
+
+
+async def test_an_item_whose_task_waits_for_the_map_is_left_out(store: Store, worker: Worker) -> None:
+    after = await add_after(store, await add(store))
+    last = await add_after(store, after, key="a")
+    assert (await finish_map(worker, NewTask(kind="after", key="a"), NewTask(kind="item")))[0] == last
+    await finish_item(worker, Succeeded())
+    assert await state_of(store, after) is State.READY, "it does not wait for a task that waits for it"
+
+
+async def test_a_step_is_cancelled_if_the_task_of_an_item_has_failed_before(store: Store, worker: Worker) -> None:
+    held = NewTask(kind="item", key="a", unique_for=HOUR)
+    await store.insert([held])
+    await finish_item(worker, OUTCOMES["failed"])
+    after = await add_after(store, await add(store))
+    await finish_map(worker, held)
+    assert await state_of(store, after) is State.CANCELLED
 
 
 async def test_a_map_without_items_releases_at_once(store: Store, worker: Worker) -> None:

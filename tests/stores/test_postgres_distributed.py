@@ -192,6 +192,7 @@ def test_the_usual_statements_would_be_found_out() -> None:
     found = {name for name, text in STANDARD.statements("any").items() if LACKING.search(text)}
     assert found == {
         *("claim", "claim_kind", "end", "expired", "make_due_ready", "notify", "orphans", "succeed"),
+        "succeed_together",
         *("demote", "prune", "prune_rates", "prune_succeeded", "queue_due", "release_reservation", "reserve", "take"),
         *("snapshot", "endings", "pruned", "due_schedules", "prune_by_keep_for", "prune_tasks_of_groups"),
     }

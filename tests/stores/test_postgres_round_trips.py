@@ -12,7 +12,10 @@ from tests.stores.actions import Worker, add, add_many, amounts, declare_limit, 
 from tests.stores.test_capacity import ids_of, kind_request
 
 from synergon.model.claims import Claim, ClaimRequest, KindRequest
+from synergon.model.dependencies import Need
+from synergon.model.groups import NewGroup
 from synergon.model.outcomes import Succeeded
+from synergon.model.schedules import NewSchedule
 from synergon.model.tasks import NewTask
 from synergon.stores.postgres import PostgresStore
 from synergon.stores.postgres.profile import STANDARD
@@ -82,8 +85,7 @@ SAID: Final = {
             "BEGIN",
             "running_lock_targets",
             "lock_limits",
-            "running_tasks",
-            "end",
+            "succeed_together",
             "key_queue_counts",
             "promote",
             "tally",
@@ -123,7 +125,7 @@ EXCHANGED: Final = {
     "a limit": ["BEGIN", "lock_limits", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
     "a server": ["BEGIN", "lock_pools", "succeed", "ready_groups", "first_ready", "take", "COMMIT"],
     "a key queue": [
-        *("BEGIN", "lock_limits", "running_lock_targets", "running_tasks", "end", "key_queue_counts", "promote"),
+        *("BEGIN", "lock_limits", "running_lock_targets", "succeed_together", "key_queue_counts", "promote"),
         *("claim_kind", "tally", "COMMIT"),
     ],
     "a key queue and a server": [
@@ -133,8 +135,7 @@ EXCHANGED: Final = {
             "lock_pools",
             "running_lock_targets",
             "unhealthy_servers",
-            "running_tasks",
-            "end",
+            "succeed_together",
             "key_queue_counts",
             "promote",
         ),
@@ -166,6 +167,47 @@ async def test_an_exchange_takes_a_few_round_trips(said: list[str], shared: str)
     await next_one(await next_one(claim))
     await written_down()
     assert said == EXCHANGED[shared]
+    await store.close()
+
+
+async def test_a_step_of_a_flow_releases_the_next_one_with_few_questions(said: list[str]) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    worker = await Worker.start(store)
+    steps = [NewTask(kind="step"), NewTask(kind="step", after=(Need(step=0),))]
+    for _ in range(2):
+        await store.open_group(NewGroup(name="flow", tasks=tuple(steps), is_flow=True))
+
+    async def finish() -> list[str]:
+        claims = await worker.claim("step")
+        outcomes = [settlement_of(claim, Succeeded(), has_dependents=claim.has_dependents) for claim in claims]
+        await written_down()
+        said.clear()
+        await store.finish(outcomes)
+        await written_down()
+        return list(said)
+
+    released = ["lock_dependents", "close_dependencies", "release_dependents"]
+    moved = ["lock_groups", "succeed_together"]
+    assert await finish() == ["BEGIN", "kinds_of_dependents", *moved, *released, "tally", "COMMIT"]
+    assert await finish() == ["BEGIN", *moved, "end_empty_groups", "tally", "COMMIT"]
+    await store.close()
+
+
+async def test_a_schedule_fires_with_few_questions(said: list[str]) -> None:
+    store = PostgresStore(store_url())
+    await store.open()
+    await store.create_schedule(NewSchedule(name="often", task=NewTask(kind="fired"), every=1000, overlap="queue"))
+
+    async def fire() -> list[str]:
+        await asyncio.sleep(0.002)
+        said.clear()
+        assert (await store.fire((), 100)).tasks
+        await written_down()
+        return [name for name in said if name != "insert_plain"]  # its text depends on the tasks
+
+    assert await fire() == ["BEGIN", "due_schedules", "write_schedules", "next_schedule", "add_queues", "COMMIT"]
+    assert await fire() == ["BEGIN", "due_schedules", "write_schedules", "next_schedule", "COMMIT"]
     await store.close()
 
 

@@ -19,10 +19,11 @@ _OF_DJANGO: Final = (
 def one_connection(calls: Sequence[Call[Any]], conn: Any) -> Any:
     """The connection on which all calls are to be stored; None means a transaction of the store. Raises OptionError if
     they name different connections."""
-    named = [call.placement.conn for call in calls] if conn is None else [conn]
+    named = {id(call.placement.conn): call.placement.conn for call in calls}
     if conn is not None:
-        named += [call.placement.conn for call in calls if call.placement.conn is not None]
-    found = {id(connection): connection for connection in map(driver_connection, named)}
+        named.pop(id(None), None)
+        named[id(conn)] = conn
+    found = {id(connection): connection for connection in map(driver_connection, named.values())}
     if len(found) > 1:
         raise OptionError("these calls name different connections; one enqueue is one transaction")
     return next(iter(found.values()), None)

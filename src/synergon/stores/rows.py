@@ -81,6 +81,17 @@ class LiveTask(msgspec.Struct, frozen=True):
     batch_id: int | None
 
 
+class SucceededTask(msgspec.Struct, frozen=True, gc=False):
+    """A task that a primitive has moved to the history as succeeded."""
+
+    id: int
+    kind: str
+    queue: str
+    limit_key: str | None
+    group_id: int | None
+    has_dependents: bool
+
+
 class FinalTask(msgspec.Struct, frozen=True):
     """The columns of a task in the history that the rules need."""
 

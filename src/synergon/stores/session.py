@@ -34,6 +34,7 @@ from synergon.stores.rows import (
     QueueRow,
     ScheduleRow,
     StatisticsRow,
+    SucceededTask,
 )
 from synergon.stores.task_primitives import DependencyRows, GroupRows, KeyHoldRows, TaskRows
 
@@ -91,10 +92,11 @@ class Touched:
         if group_id is not None:
             self.groups.add(group_id)
 
-    def add_ended(self, task: LiveTask, ended_as: str) -> None:
+    def add_ended(self, task: LiveTask | SucceededTask, ended_as: str) -> None:
         """Note that a task has ended in this state, or was deleted."""
         # A task that waits for dependencies is not in its key queue.
-        self.add(task.kind, None if task.is_dependent else task.limit_key, task.group_id)
+        is_waiting = isinstance(task, LiveTask) and task.is_dependent
+        self.add(task.kind, None if is_waiting else task.limit_key, task.group_id)
         if task.has_dependents:
             self.ended[task.id] = ended_as
 
@@ -269,9 +271,9 @@ class ScheduleRows(Protocol):
     async def add(self, row: ScheduleRow) -> bool:
         """Insert a schedule. False if there is one with this name."""
 
-    async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """Lock and read the first schedules that are due, except those that another transaction has locked. Of those
-        that are declared in code, only the named ones."""
+    async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        """Lock and read the first schedules that are due now, except those that another transaction has locked. Of
+        those that are declared in code, only the named ones."""
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
         """Lock and read the schedules with these names."""

@@ -21,6 +21,7 @@ from synergon.stores.rows import (
     LiveTask,
     ScheduleRow,
     StatisticsRow,
+    SucceededTask,
 )
 from synergon.stores.typed_rows import field_names
 
@@ -36,6 +37,7 @@ _COLUMNS: Final = {
         FinalTask,
         FinishedClaim,
         ChangedTask,
+        SucceededTask,
         KeyHolder,
         ScheduleRow,
         StatisticsRow,

@@ -24,6 +24,7 @@ from synergon.stores.rows import (
     KeyName,
     LiveTask,
     NeededTask,
+    SucceededTask,
 )
 
 NO_RESULTS: Final[Mapping[int, bytes | None]] = MappingProxyType({})
@@ -49,6 +50,18 @@ class TaskRows(Protocol):
 
     async def finished_claims(self, ids: Iterable[int]) -> dict[int, FinishedClaim]:
         """The last finished claim of each of these tasks, live or final."""
+
+    async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
+        """Move the running tasks with these claim numbers to the history, as `succeeded` with these results, and update
+        the numbers of final tasks. Leaves out tasks for which a cancel was requested. Returns the moved tasks."""
+        running = (await self.running(claims)).values()
+        tasks = [task for task in running if task.claim_no == claims[task.id] and not task.cancel_requested]
+        if tasks:
+            await self.end(tasks, State.SUCCEEDED, None, results=results, by_owner=True)
+        return [
+            SucceededTask(task.id, task.kind, task.queue, task.limit_key, task.group_id, task.has_dependents)
+            for task in tasks
+        ]
 
     async def end(
         self,

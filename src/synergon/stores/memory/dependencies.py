@@ -14,23 +14,23 @@ class Dependencies:
     """All dependencies, by dependent and by needed task."""
 
     def __init__(self) -> None:
-        self._of: Final[dict[int, dict[int, DependencyRow]]] = {}
-        """The dependencies of each task, by needed task."""
-        self._on: Final[dict[int, dict[int, None]]] = {}
-        """The dependents of each task."""
-        self._open: Final[dict[int, set[int]]] = {}
-        """The tasks that each dependent still waits for."""
+        self._of: Final[dict[int, dict[tuple[int, int], DependencyRow]]] = {}
+        """The dependencies of each task, by needed task and position."""
+        self._on: Final[dict[int, dict[tuple[int, int], None]]] = {}
+        """The dependents of each task, with the positions."""
+        self._open: Final[dict[int, set[tuple[int, int]]]] = {}
+        """The tasks that each dependent still waits for, with the positions."""
 
     def put(self, row: DependencyRow) -> None:
         """Insert a dependency, or replace it."""
-        self._of.setdefault(row.task_id, {})[row.needs_id] = row
-        self._on.setdefault(row.needs_id, {})[row.task_id] = None
+        self._of.setdefault(row.task_id, {})[row.needs_id, row.position] = row
+        self._on.setdefault(row.needs_id, {})[row.task_id, row.position] = None
         if row.ended_as is None:
-            self._open.setdefault(row.task_id, set()).add(row.needs_id)
+            self._open.setdefault(row.task_id, set()).add((row.needs_id, row.position))
             return
         is_open = self._open.get(row.task_id)
         if is_open is not None:
-            is_open.discard(row.needs_id)
+            is_open.discard((row.needs_id, row.position))
             if not is_open:
                 del self._open[row.task_id]
 
@@ -46,8 +46,8 @@ class Dependencies:
     def on(self, ids: Iterable[int]) -> Iterator[DependencyRow]:
         """The dependencies on these tasks."""
         for needs_id in ids:
-            for task_id in self._on.get(needs_id, ()):
-                yield self._of[task_id][needs_id]
+            for task_id, position in self._on.get(needs_id, ()):
+                yield self._of[task_id][needs_id, position]
 
     def has_open(self, task_id: int) -> bool:
         """Whether the task has an open dependency."""
@@ -56,8 +56,8 @@ class Dependencies:
     def forget(self, task_id: int) -> None:
         """Delete the dependencies of a task."""
         self._open.pop(task_id, None)
-        for needs_id in self._of.pop(task_id, {}):
+        for needs_id, position in self._of.pop(task_id, {}):
             dependents = self._on[needs_id]
-            del dependents[task_id]
+            del dependents[task_id, position]
             if not dependents:
                 del self._on[needs_id]

@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 class ScheduleRows(port.ScheduleRows):
     """Implements `stores.session.ScheduleRows` for the memory store."""
 
-    __slots__ = ("_tables",)
+    __slots__ = ("_session", "_tables")
 
     def __init__(self, session: Session) -> None:
         self._tables: Final = session.tables
+        self._session: Final = session
 
     async def add(self, row: ScheduleRow) -> bool:
         return self._tables.schedules.setdefault(row.name, row) is row
 
-    async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        due = [(at, row.name, row) for at, row in self._awaited(declared) if at <= now]
+    async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        due = [(at, row.name, row) for at, row in self._awaited(declared) if at <= self._session.now]
         return [row for _, _, row in sorted(due)[:limit]]
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:

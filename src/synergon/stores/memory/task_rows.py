@@ -17,7 +17,7 @@ from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores import task_primitives as port
 from synergon.stores.memory.row import Row, changed_task, record_of
-from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, FinishedClaim, KeyHolder, KeyName, LiveTask, SucceededTask
 from synergon.stores.task_primitives import NO_RESULTS
 
 if TYPE_CHECKING:
@@ -57,6 +57,21 @@ class TaskRows(port.TaskRows):
     def _rows(self, ids: Iterable[int]) -> Iterator[Row]:
         rows = self._session.tables.rows
         return (row for task_id in ids if (row := rows.get(task_id)) is not None)
+
+    async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
+        """Makes no copies of the rows, because it is called for nearly every outcome."""
+        tables, now = self._session.tables, self._session.now
+        succeeded: list[SucceededTask] = []
+        for row in self._rows(claims):
+            if row.state is RUNNING and row.claim_no == claims[row.id] and not row.cancel_requested:
+                task = row.task
+                succeeded.append(
+                    SucceededTask(row.id, task.kind, task.queue, row.limit_key, task.group_id, row.has_dependents)
+                )
+                row.result = results.get(row.id)
+                tables.end(row, State.SUCCEEDED, None, now)
+                row.finished_no = row.claim_no
+        return succeeded
 
     async def end(
         self,

@@ -49,11 +49,14 @@ class LockOrder(Locks):
         self._session: Final = session
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
-        """Lock key queues, then the servers whose health may change, then groups."""
+        """Lock key queues, then the servers whose health may change, then groups, and then the tasks, unless all of
+        them are locked by one statement because they succeed together."""
         lock_targets = await self._bonds_of_outcomes(outcomes)
         await lock_key_queues(self._session, await self._kinds(lock_targets))
         await self._lock_health(outcomes)
         await self.groups(_groups(lock_targets))
+        if len({isinstance(entry.outcome, Succeeded) for entry in outcomes}) > 1:
+            await self._session.rows("lock_tasks", [entry.id for entry in outcomes])
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
         """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes and the tasks that depend on

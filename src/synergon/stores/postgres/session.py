@@ -14,6 +14,7 @@ from synergon.stores.postgres.limit_rows import LimitRows
 from synergon.stores.postgres.lock_order import LockOrder
 from synergon.stores.postgres.node_rows import NodeRows
 from synergon.stores.postgres.ready_rows import ReadyRows
+from synergon.stores.postgres.schedule_rows import ScheduleRows
 from synergon.stores.postgres.server_rows import ServerRows
 from synergon.stores.postgres.statistics_rows import StatisticsRows
 from synergon.stores.postgres.task_rows import TaskRows
@@ -25,7 +26,6 @@ from synergon.stores.sql_rows.group_rows import GroupRows
 from synergon.stores.sql_rows.key_hold_rows import KeyHoldRows
 from synergon.stores.sql_rows.queue_rows import QueueRows
 from synergon.stores.sql_rows.retention_rows import RetentionRows
-from synergon.stores.sql_rows.schedule_rows import ScheduleRows
 
 
 class Session(Transaction):
@@ -53,6 +53,6 @@ class Session(Transaction):
 
     async def read_clock(self) -> int:
         """Read the store's clock: the moment at which the transaction began."""
-        if self._now is None:
-            self._now = from_datetime(await self.value("now"))
-        return self._now
+        if self.clock is None:
+            self.clock = from_datetime(await self.value("now"))
+        return self.clock

@@ -151,7 +151,8 @@ class PostgresStore(BaseStore):
             session = self._session(connection)
             result = await work(session, *arguments)
             await session.flush()
-            return result
+        self._known_queues |= session.new_queues  # not before the commit
+        return result
 
     async def _statement_once(self, work: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         return await self._connections.run(lambda connection: work(self._session(connection), *arguments))
@@ -163,7 +164,9 @@ class PostgresStore(BaseStore):
             return await work(session, *arguments)
 
     def _session(self, connection: Any) -> Session:
-        return Session(connection, self._profile, self._sql, self._shard, self.unreadable)
+        return Session(
+            connection, self._profile, self._sql, self._shard, self.unreadable, known_queues=self._known_queues
+        )
 
     async def now(self) -> int:
         return from_datetime(await self.statement(lambda session: session.value("now")))

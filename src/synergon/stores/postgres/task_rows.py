@@ -11,7 +11,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.postgres import new_tasks
 from synergon.stores.postgres.transaction import Transaction
-from synergon.stores.rows import FinalTask, KeyHolder, LiveTask
+from synergon.stores.rows import FinalTask, KeyHolder, LiveTask, SucceededTask
 from synergon.stores.sql_rows.task_rows import TaskRows as SqlTaskRows
 from synergon.stores.task_primitives import NO_RESULTS
 
@@ -31,6 +31,18 @@ class TaskRows(SqlTaskRows):
 
     __slots__ = ()
     _sql: Transaction
+
+    async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
+        """Runs one statement, without a read that locks the rows first."""
+        transaction = self._sql
+        if not transaction.profile.changes_several_tables:
+            return await super().succeed(claims, results)
+        ids = sorted(claims)
+        numbers, texts = [claims[task_id] for task_id in ids], [_text(results.get(task_id)) for task_id in ids]
+        tasks = await transaction.typed(SucceededTask, "succeed_together", ids, numbers, texts)
+        for task in tasks:
+            transaction.count(task.queue, task.kind, State.SUCCEEDED, 1)
+        return tasks
 
     async def end(
         self,

@@ -4,6 +4,7 @@ the end."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,14 +34,15 @@ class Transaction(NamedStatements):
     __slots__ = (
         "_connection",
         "_final_counts",
-        "_now",
-        "_queues",
         "_sql",
         "claim",
+        "clock",
         "is_callers",
         "key_queue_limits",
+        "known_queues",
         "locked_groups",
         "locked_limits",
+        "new_queues",
         "profile",
         "server_health",
         "shard",
@@ -57,6 +59,7 @@ class Transaction(NamedStatements):
         unreadable: UnreadableRows | None = None,
         *,
         is_callers: bool = False,
+        known_queues: AbstractSet[str] = frozenset(),
     ) -> None:
         self.unreadable: Final = unreadable or UnreadableRows()
         self.profile: Final = profile
@@ -75,12 +78,15 @@ class Transaction(NamedStatements):
         change."""
         self._connection = connection
         self._sql = sql
-        self._now: int | None = None
+        self.clock: int | None = None
         """The moment at which the transaction began. None before it was read."""
         self.shard: Final = shard
         """The shard of the table `tally` to which this engine writes."""
         self._final_counts: FinalCounts = {}
-        self._queues: set[str] = set()
+        self.known_queues: Final = known_queues
+        """Queues that have rows."""
+        self.new_queues: set[str] = set()
+        """Queues whose rows may be missing."""
 
     async def rows(self, name: str, /, *parameters: Any) -> list[Any]:
         """All rows of the named statement."""
@@ -141,15 +147,14 @@ class Transaction(NamedStatements):
         self._final_counts[name] = self._final_counts.get(name, 0) + number
 
     def note_queues(self, queues: Iterable[str]) -> None:
-        """Note queues whose rows may be missing. `flush` inserts them."""
-        self._queues.update(queues)
+        """Note queues to which tasks were added. `flush` inserts those that are not known."""
+        self.new_queues.update(set(queues) - self.known_queues)
 
     async def flush(self) -> None:
-        """Insert the noted queues and write the noted numbers of final tasks. Called last, because other transactions
+        """Insert the new queues and write the noted numbers of final tasks. Called last, because other transactions
         wait for these rows. Writes in a fixed order, so that transactions cannot deadlock."""
-        if self._queues:
-            await self.rows("add_queues", sorted(self._queues))
-            self._queues.clear()
+        if self.new_queues:
+            await self.rows("add_queues", sorted(self.new_queues))
         changes = sorted((name, number) for name, number in self._final_counts.items() if number)
         self._final_counts.clear()
         if changes:

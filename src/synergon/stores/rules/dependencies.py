@@ -135,16 +135,40 @@ def _rows(task: NewTask, entry: Insertion, inserted: Sequence[Insertion], needed
             yield DependencyRow(entry.id, needs_id, position, None, task.if_dependency_fails, ended_as)
 
 
-async def add_items(session: Session, map_id: int, items: Sequence[int]) -> None:
-    """Let the tasks that wait for a map wait for the tasks that it has created, too."""
+async def add_items(session: Session, map_id: int, items: Sequence[Insertion]) -> None:
+    """Let the tasks that wait for a map wait for the tasks of its items, too. If a task holds the unique key of an
+    item, that is its task: two maps may share it. If it waits for the map itself, nothing can wait for it: it is left
+    out."""
+    waiting = await session.dependencies.open_on([map_id])
+    if not waiting:
+        return
+    known = [entry.id for entry in items if not entry.created]
+    later = await _dependents(session, map_id) if known else set[int]()
+    # Without a state, a task was found by a hold of its key, which outlives the task.
+    states = await session.dependencies.lock_needed([entry.id for entry in items if entry.state is None])
     rows = [
-        DependencyRow(row.task_id, item_id, row.position, index, row.if_fails)
-        for row in await session.dependencies.open_on([map_id])
-        for index, item_id in enumerate(items)
+        DependencyRow(row.task_id, entry.id, row.position, index, row.if_fails, _end_of_item(entry, states))
+        for row in waiting
+        for index, entry in enumerate(items)
+        if entry.id not in later
     ]
-    if rows:
-        await session.dependencies.add(rows)
-        await session.dependencies.mark_needed(items)
+    await session.dependencies.add(rows)
+    await session.dependencies.mark_needed({row.needs_id for row in rows if row.ended_as is None})
+    session.touched.doomed.update(row.task_id for row in rows if _prevents(row))
+
+
+def _end_of_item(entry: Insertion, states: Needed) -> str | None:
+    return None if entry.state is not None else str(states.get(entry.id, DELETED))
+
+
+async def _dependents(session: Session, task_id: int) -> set[int]:
+    """The tasks that wait for the task, directly or through other tasks."""
+    found: set[int] = set()
+    new = {task_id}
+    while new:
+        new = {row.task_id for row in await session.dependencies.open_on(new)} - found
+        found |= new
+    return found
 
 
 async def settle(session: Session, limit: int) -> None:
@@ -211,6 +235,7 @@ async def _release(session: Session, ids: Sequence[int]) -> Moves:
     released = await session.dependencies.release(ids) if ids else []
     for task in released:
         session.touched.add_changed(task)
+        session.touched.groups.discard(task.group_id)  # a group with a live task has not ended
     return {task.id: (task.kind, task.state) for task in released}
 
 

@@ -6,7 +6,7 @@ so a node may send an outcome again if no answer has arrived. An outcome of an o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from synergon.model.outcomes import (
 )
 from synergon.model.record import to_datetime
 from synergon.model.requirements import Requirements, with_refusal
+from synergon.model.tasks import Insertion
 from synergon.policies import CRASH_LIMIT, REFUSAL_LIMIT, SERVER_FAILURE_LIMIT
 from synergon.stores.rows import FinishedClaim, LiveTask
 from synergon.stores.rules import attempts, batches, dependencies, ends, follow_ups, insert, server_health, suspects
@@ -45,30 +46,37 @@ without bound."""
 
 ClaimName = tuple[int, int]
 """The id of a task, and the number of the claim."""
+Applied = dict[int, int]
+"""The index of the outcome that is applied to a task, by task."""
 
 
 async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
     """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists what has
     become of the tasks that depend on those that ended."""
     await session.locks.for_outcomes(outcomes)
-    tasks = await _current_tasks(session, outcomes)
-    others = [entry for entry, task in zip(outcomes, tasks, strict=True) if task is None]
+    applied: Applied = {}
+    verdicts = await _succeed(session, outcomes, applied)
+    tasks = await _current_tasks(session, outcomes, applied)
+    others = [entry for index, entry in enumerate(outcomes) if applied.get(entry.id) != index]
     finished = await _finished(session, others)
-    applied = [
-        (_as_charged(entry, task), task) for entry, task in zip(outcomes, tasks, strict=True) if task is not None
-    ]
-    to_note = [task for entry, task in applied if not _is_success(entry, task)]
-    names = await attempts.node_names(session, to_note) if to_note else {}
-    verdicts = await _apply_all(session, applied, names)
+    names = await attempts.node_names(session, tasks) if tasks else {}
+    for task in tasks:
+        entry = outcomes[applied[task.id]]
+        state = await _apply(session, task, entry, names)
+        backs_off = state is State.SCHEDULED and isinstance(_as_charged(entry.outcome, task), ServerFault)
+        verdicts[task.id] = Verdict(task.id, state, (), task.kind, backs_off=backs_off)
+    in_order = [outcomes[index] for index in sorted(applied.values())]
+    for task_id, child_ids in (await _store_children(session, in_order, verdicts)).items():
+        verdicts[task_id] = replace(verdicts[task_id], child_ids=child_ids)
     servers: list[ServerChange] = []
-    if any(entry.server is not None for entry, _ in applied):
-        servers = await server_health.note(session, [entry for entry, _ in applied])
+    if any(entry.server is not None for entry in in_order):
+        servers = await server_health.note(session, in_order)
     moves = await follow_ups.apply_follow_ups(session) if session.touched else {}
     # One that was not known before may repeat an outcome of this very call.
     finished |= await _finished(session, [entry for entry in others if (entry.id, entry.claim_no) not in finished])
     told = [
-        _repeated(entry, finished) if task is None else _with_new_state(verdicts[task.id], moves)
-        for entry, task in zip(outcomes, tasks, strict=True)
+        _with_new_state(verdicts[entry.id], moves) if applied.get(entry.id) == index else _repeated(entry, finished)
+        for index, entry in enumerate(outcomes)
     ]
     if told and session.touched.followed:
         followed = session.touched.followed
@@ -83,13 +91,12 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     return told
 
 
-def _as_charged(entry: FencedOutcome, task: LiveTask) -> FencedOutcome:
+def _as_charged(outcome: Outcome, task: LiveTask) -> Outcome:
     """The outcome as it counts for the task: a task that has blamed servers too often, and a command, which never runs
     twice, are charged."""
-    outcome = entry.outcome
     if not isinstance(outcome, ServerFault) or may_blame_server(task.server_failures, is_command=task.is_command):
-        return entry
-    return replace(entry, outcome=outcome.otherwise)
+        return outcome
+    return outcome.otherwise
 
 
 def may_blame_server(server_failures: int, *, is_command: bool) -> bool:
@@ -105,19 +112,38 @@ def is_committed(outcomes: Sequence[FencedOutcome], verdicts: Sequence[Verdict])
     return (State.SUCCEEDED if has_success else State.FAILED) in states and None not in states
 
 
-async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome]) -> list[LiveTask | None]:
-    """The running task of each outcome. None if the claim is stale, or if an earlier outcome in the list has the same
-    claim."""
-    running = await session.tasks.running({entry.id for entry in outcomes})
-    found: list[LiveTask | None] = []
-    for entry in outcomes:
+async def _succeed(session: Session, outcomes: Sequence[FencedOutcome], applied: Applied) -> dict[int, Verdict]:
+    """Apply the successes, which are the most frequent outcomes, all at once, and add them to `applied`. Those of tasks
+    for which a cancel was requested, and of stale claims, are left. Returns the verdicts by task."""
+    first: Applied = {}
+    claims: dict[int, int] = {}
+    results: dict[int, bytes | None] = {}
+    for index, entry in enumerate(outcomes):
+        if isinstance(entry.outcome, Succeeded) and entry.id not in first:
+            first[entry.id] = index
+            claims[entry.id] = entry.claim_no
+            results[entry.id] = entry.outcome.result
+            if entry.progress is not None:
+                await session.tasks.report(entry.id, entry.claim_no, entry.progress, is_overdue=False)
+    tasks = await session.tasks.succeed(claims, results) if claims else []
+    for task in tasks:
+        applied[task.id] = first[task.id]
+        session.touched.add_ended(task, State.SUCCEEDED)
+    return {task.id: Verdict(task.id, State.SUCCEEDED, (), task.kind) for task in tasks}
+
+
+async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome], applied: Applied) -> Collection[LiveTask]:
+    """The running tasks of the other outcomes: of each task the first outcome whose claim is not stale is added to
+    `applied`."""
+    others = {entry.id for entry in outcomes if entry.id not in applied}
+    running = await session.tasks.running(others) if others else {}
+    found: dict[int, LiveTask] = {}
+    for index, entry in enumerate(outcomes):
         task = running.get(entry.id)
-        if task is not None and task.claim_no == entry.claim_no:
-            del running[entry.id]
-            found.append(task)
-        else:
-            found.append(None)
-    return found
+        if task is not None and task.claim_no == entry.claim_no and task.id not in found:
+            applied[task.id] = index
+            found[task.id] = task
+    return found.values()
 
 
 async def _finished(session: Session, outcomes: Sequence[FencedOutcome]) -> dict[ClaimName, FinishedClaim]:
@@ -142,63 +168,45 @@ def _with_new_state(verdict: Verdict, moves: Moves) -> Verdict:
     return replace(verdict, state=moves[verdict.id][1]) if verdict.id in moves else verdict
 
 
-def _is_success(entry: FencedOutcome, task: LiveTask) -> bool:
-    return isinstance(entry.outcome, Succeeded) and not task.cancel_requested
-
-
-async def _apply_all(
-    session: Session, applied: Iterable[tuple[FencedOutcome, LiveTask]], names: attempts.NodeNames
-) -> dict[int, Verdict]:
-    """Apply outcomes. Successes, which are the most frequent, end in one batch, the others one by one."""
-    verdicts: dict[int, Verdict] = {}
-    succeeded: list[LiveTask] = []
-    outcomes: dict[int, Succeeded] = {}
-    for entry, task in applied:
-        session.touched.add(task.kind, task.limit_key)
-        if entry.progress is not None:
-            await session.tasks.report(task.id, task.claim_no, entry.progress, is_overdue=False)
-        if isinstance(entry.outcome, Succeeded) and not task.cancel_requested:
-            succeeded.append(task)
-            outcomes[task.id] = entry.outcome
-        else:
-            state = await _apply(session, task, entry.outcome, names)
-            backs_off = state is State.SCHEDULED and isinstance(entry.outcome, ServerFault)
-            verdicts[task.id] = Verdict(task.id, state, (), task.kind, backs_off=backs_off)
-            if isinstance(entry.outcome, Succeeded) and entry.outcome.has_shared_children:
-                outcomes[task.id] = entry.outcome
-    if succeeded:
-        results = {task.id: outcomes[task.id].result for task in succeeded}
-        await session.tasks.end(succeeded, State.SUCCEEDED, None, results=results, by_owner=True)
-        for task in succeeded:
-            session.touched.add_ended(task, State.SUCCEEDED)
-        for task in succeeded:
-            verdicts[task.id] = Verdict(task.id, State.SUCCEEDED, (), task.kind)
-    for task_id, child_ids in (await _store_children(session, outcomes)).items():
-        verdicts[task_id] = replace(verdicts[task_id], child_ids=child_ids)
-    return verdicts
-
-
-async def _store_children(session: Session, outcomes: dict[int, Succeeded]) -> dict[int, tuple[int, ...]]:
-    """Insert the children of tasks that have succeeded. Called after the parents have ended, because a child may have
-    the unique key of its parent. Returns the ids of the children by parent."""
+async def _store_children(
+    session: Session, applied: Iterable[FencedOutcome], verdicts: dict[int, Verdict]
+) -> dict[int, tuple[int, ...]]:
+    """Insert the children of tasks that have succeeded, and those that a cancelled task shares with its batch.
+    Called after the parents have ended, because a child may have the unique key of its parent. Returns the ids of the
+    children by parent."""
+    outcomes = {
+        entry.id: entry.outcome
+        for entry in applied
+        if isinstance(entry.outcome, Succeeded)
+        and (verdicts[entry.id].state is State.SUCCEEDED or entry.outcome.has_shared_children)
+    }
     parents = [(task_id, child) for task_id, outcome in outcomes.items() for child in outcome.children]
     if not parents:
         return {}
     inserted = await insert.store(
         session, [replace(child, on_conflict="return", parent_id=task_id) for task_id, child in parents]
     )
-    ids: dict[int, list[int]] = {}
+    children: dict[int, list[Insertion]] = {}
     for (task_id, _), child in zip(parents, inserted, strict=True):
-        ids.setdefault(task_id, []).append(child.id)
-    for task_id, child_ids in ids.items():
+        children.setdefault(task_id, []).append(child)
+    for task_id, own in children.items():
         if outcomes[task_id].is_map:
-            await dependencies.add_items(session, task_id, child_ids)
-    return {task_id: tuple(child_ids) for task_id, child_ids in ids.items()}
+            await dependencies.add_items(session, task_id, own)
+    return {task_id: tuple(child.id for child in own) for task_id, own in children.items()}
 
 
-async def _apply(session: Session, task: LiveTask, outcome: Outcome, names: attempts.NodeNames) -> State:
+async def _apply(session: Session, task: LiveTask, entry: FencedOutcome, names: attempts.NodeNames) -> State:
     """Change the state of the task according to its outcome, or to `cancelled` if that was requested. Returns the new
     state."""
+    session.touched.add(task.kind, task.limit_key)
+    outcome = _as_charged(entry.outcome, task)
+    if isinstance(outcome, Succeeded):
+        if not task.cancel_requested:  # another outcome of this call had an older claim
+            results = {task.id: outcome.result}
+            await ends.end(session, [task], State.SUCCEEDED, None, results=results, by_owner=True)
+            return State.SUCCEEDED
+    elif entry.progress is not None:
+        await session.tasks.report(task.id, task.claim_no, entry.progress, is_overdue=False)
     await _charge(session, task, outcome, await attempts.with_ended(session, task, outcome, names))
     await suspects.note_outcome(session, task, outcome)
     if task.cancel_requested:

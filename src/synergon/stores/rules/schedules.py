@@ -84,8 +84,8 @@ class Firing(NamedTuple):
 
 async def fire(session: Session, declared: Collection[str], limit: int) -> Fired:
     """Create the tasks of due schedules, at most `limit` schedules, and return when the next one is due."""
+    rows = await session.schedules.due(declared, limit)
     now = await session.read_clock()
-    rows = await session.schedules.due(now, declared, limit)
     readable: list[tuple[ScheduleRow, NewSchedule, Timetable]] = []
     written: list[ScheduleRow] = []
     broken: dict[str, tuple[str, str]] = {}

@@ -20,8 +20,8 @@ class ScheduleRows(SqlRows, port.ScheduleRows):
     async def add(self, row: ScheduleRow) -> bool:
         return await self._sql.run("add_schedule", *self._values(row)) == 1
 
-    async def due(self, now: int, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        return await self._sql.typed(ScheduleRow, "due_schedules", now, list(declared), limit)
+    async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
+        return await self._sql.typed(ScheduleRow, "due_schedules", list(declared), limit)
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
         return {row.name: row for row in await self._sql.typed(ScheduleRow, "schedules_named", list(names))}

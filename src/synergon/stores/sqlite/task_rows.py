@@ -4,15 +4,16 @@ because starting a statement costs more than its rows."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from synergon.model.lifecycle import Reason, State
+from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import Insertion, NewTask
 from synergon.stores.columns import GIVEN, REPLACED, Form, form_of
-from synergon.stores.rows import ChangedTask, FinalTask, KeyHolder, LiveTask
+from synergon.stores.rows import ChangedTask, FinalTask, KeyHolder, LiveTask, SucceededTask
 from synergon.stores.sql_rows.task_rows import TaskRows as SqlTaskRows
 from synergon.stores.sqlite.transaction import Statements, Transaction, as_json
 from synergon.stores.task_primitives import NO_RESULTS
@@ -40,10 +41,22 @@ class TaskRows(SqlTaskRows):
         self._transaction = transaction
         self._sql = Statements(transaction)
 
-    async def running(self, ids: Iterable[int]) -> dict[int, LiveTask]:
-        """Called for every batch of outcomes, so it takes the shortest way."""
-        found = self._transaction.typed(LiveTask, "running_tasks", **{"1": as_json(ids)})
-        return {task.id: task for task in found}
+    async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
+        """Called for every awaited result, so it takes the shortest way."""
+        wanted = {"1": as_json(ids)}
+        return {
+            record.id: record
+            for table in ("get_live", "get_final")
+            for record in self._transaction.typed(TaskRecord, table, **wanted)
+        }
+
+    async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
+        """Reads no rows first, because that costs as much as the move."""
+        transaction = self._transaction
+        ended = [(task_id, claim_no, _text(results.get(task_id))) for task_id, claim_no in claims.items()]
+        tasks = transaction.typed(SucceededTask, "succeed", transaction.now, as_json(ended))
+        self._note_ended(tasks, State.SUCCEEDED)
+        return tasks
 
     async def end(
         self,
@@ -60,9 +73,13 @@ class TaskRows(SqlTaskRows):
         transaction = self._transaction
         ended = [(task.id, _text(results.get(task.id))) for task in tasks]
         transaction.run("end", state.value, reason, by_owner, transaction.now, as_json(ended))
-        transaction.run("delete_live", as_json(task.id for task in tasks))
+        self._note_ended(tasks, state)
+
+    def _note_ended(self, tasks: Sequence[LiveTask | SucceededTask], state: State) -> None:
+        """Delete the live rows of tasks that were copied to the history, and count the tasks."""
+        self._transaction.run("delete_live", as_json(task.id for task in tasks))
         for (queue, kind), count in Counter((task.queue, task.kind) for task in tasks).items():
-            transaction.run("tally", queue, kind, state.value, count)
+            self._transaction.run("tally", queue, kind, state.value, count)
 
     async def delete(self, task_id: int) -> None:
         self._transaction.run("delete_live", as_json([task_id]))

@@ -358,7 +358,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dependency (
     item     integer,          -- the index of an item that a map has created
     if_fails text    NOT NULL CHECK (if_fails IN ('cancel', 'run', 'group')),
     ended_as text    CHECK (ended_as IN ('succeeded', 'failed', 'cancelled', 'deleted')),
-    PRIMARY KEY (needs_id, task_id)
+    PRIMARY KEY (needs_id, task_id, position)
 );
 CREATE INDEX IF NOT EXISTS dependency_of ON {schema}.dependency ((task_id + 0) ASC);
 CREATE INDEX IF NOT EXISTS dependency_open ON {schema}.dependency (task_id ASC) WHERE ended_as IS NULL;

@@ -4,8 +4,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
-SELECT {ScheduleRow} FROM {schema}.schedule
-WHERE due_at <= $1 AND (NOT is_declared OR name = ANY ($2)) ORDER BY due_at, name LIMIT $3 FOR UPDATE {skip locked}
+SELECT now() AS now, {ScheduleRow} FROM {schema}.schedule
+WHERE due_at <= floor(extract(epoch FROM now()) * 1000000)::bigint AND (NOT is_declared OR name = ANY ($1))
+ORDER BY due_at, name LIMIT $2 FOR UPDATE {skip locked}
 
 -- name: schedules_named
 SELECT {ScheduleRow} FROM {schema}.schedule WHERE name = ANY ($1) ORDER BY name FOR UPDATE

@@ -1,3 +1,6 @@
+-- name: lock_tasks
+SELECT id FROM {schema}.task WHERE id = ANY ($1) ORDER BY id FOR UPDATE
+
 -- name: running_tasks
 SELECT {LiveTask} FROM {schema}.task WHERE id = ANY ($1) AND state || '' = 'running' ORDER BY id FOR UPDATE
 
@@ -22,6 +25,19 @@ SELECT
     {carried}, $3, $4, CASE WHEN $5 THEN claim_no ELSE finished_no END, statement_timestamp(),
     ($2::text[])[width_bucket(id, $1::bigint[])]
 FROM ended
+
+-- name: succeed_together
+-- Moves tasks that run under these claims, without a cancel request, to the history. Unlike `succeed`, it is one
+-- statement of a transaction, and the tasks may have follow-ups. Ids are sorted, so rows are locked by ascending id.
+WITH ended AS (
+    DELETE FROM {schema}.task
+    WHERE id = ANY ($1) AND state || '' = 'running' AND claim_no = ($2::bigint[])[width_bucket(id, $1::bigint[])]
+        AND NOT cancel_requested
+    RETURNING {carried}
+)
+INSERT INTO {schema}.history ({carried}, state, finished_no, finished_at, result)
+SELECT {carried}, 'succeeded', claim_no, statement_timestamp(), ($3::text[])[width_bucket(id, $1)] FROM ended
+RETURNING {SucceededTask}
 
 -- name: tally
 INSERT INTO {schema}.tally (queue, kind, state, shard, count)

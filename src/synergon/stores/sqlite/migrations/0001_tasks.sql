@@ -268,7 +268,7 @@ CREATE TABLE synergon_dependency (
     item     INTEGER,          -- the index of an item that a map has created
     if_fails TEXT    NOT NULL CHECK (if_fails = 'cancel' OR if_fails = 'run' OR if_fails = 'group'),
     ended_as TEXT CHECK (ended_as = 'succeeded' OR ended_as = 'failed' OR ended_as = 'cancelled' OR ended_as = 'deleted'),
-    PRIMARY KEY (task_id, needs_id)
+    PRIMARY KEY (task_id, needs_id, position)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_dependency_needed ON synergon_dependency (needs_id);
 CREATE INDEX synergon_dependency_open ON synergon_dependency (task_id) WHERE ended_as IS NULL;

@@ -5,8 +5,8 @@ ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
 SELECT {ScheduleRow} FROM synergon_schedule
-WHERE due_at <= $1 AND (is_declared = 0 OR name IN (SELECT value FROM json_each($2)))
-ORDER BY due_at, name LIMIT $3
+WHERE due_at <= :now AND (is_declared = 0 OR name IN (SELECT value FROM json_each($1)))
+ORDER BY due_at, name LIMIT $2
 
 -- name: schedules_named
 SELECT {ScheduleRow} FROM synergon_schedule WHERE name IN (SELECT value FROM json_each($1))

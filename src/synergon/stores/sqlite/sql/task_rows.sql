@@ -23,6 +23,19 @@ FROM (
 ) CROSS JOIN synergon_task
 WHERE id = ended_id
 
+-- name: succeed
+-- Copies tasks that run under these claims, without a cancel request, to the history. The last parameter is a list of
+-- [id, claim number, result].
+INSERT INTO synergon_history ({carried}, state, finished_no, finished_at, result)
+SELECT {carried}, 'succeeded', claim_no, ?, CAST(ended_result AS BLOB)
+FROM (
+    SELECT json_extract(value, '$[0]') AS ended_id, json_extract(value, '$[1]') AS ended_no,
+        json_extract(value, '$[2]') AS ended_result
+    FROM json_each(?)
+) CROSS JOIN synergon_task
+WHERE id = ended_id AND claim_no = ended_no AND state = 'running' AND cancel_requested = 0
+RETURNING {SucceededTask}
+
 -- name: delete_live
 DELETE FROM synergon_task WHERE id IN (SELECT value FROM json_each(?))
 

@@ -5,6 +5,9 @@ SELECT {carried}, $3, $4, CASE WHEN $5 THEN claim_no ELSE finished_no END, state
 FROM {schema}.task JOIN unnest($1::bigint[], $2::text[]) AS outcome (task_id, result) ON task_id = id
 WHERE id = ANY ($1)
 
+-- name: succeed_together
+-- Removed: a statement here may change only one table.
+
 -- name: remove_ended
 -- The second step: deletes the copied rows.
 DELETE FROM {schema}.task WHERE id = ANY ($1)
