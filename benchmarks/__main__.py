@@ -19,6 +19,7 @@ from benchmarks import (
     idle,
     isolation,
     machine,
+    pages,
     raw_sqlite,
     schedules,
     synergon_bench,
@@ -43,6 +44,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "flows": flows.sqlite,
     "batches": batches.sqlite,
     "statistics": counting.sqlite,
+    "pages": pages.sqlite,
     "hints": measures.on_sqlite,
     "postgres": measures.subject("synergon"),
     "pgqueuer": measures.subject("pgqueuer"),
@@ -55,6 +57,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
     "postgres-flows": flows.postgres,
     "postgres-batches": batches.postgres,
     "postgres-statistics": counting.postgres,
+    "postgres-pages": pages.postgres,
     "limits": limits.sqlite,
     "one-at-a-time": limits.one_at_a_time_on_sqlite,
     "postgres-limits": limits.postgres,
@@ -65,7 +68,7 @@ SUBJECTS: Final[dict[str, Subject]] = {
 ONCE: Final = frozenset(
     {
         *("backlog", "idle", "postgres-backlog", "postgres-idle", "one-at-a-time", "postgres-one-at-a-time"),
-        *("statistics", "postgres-statistics"),
+        *("statistics", "postgres-statistics", "pages", "postgres-pages"),
     }
 )
 """Long enough to even out what else the machine does."""

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from benchmarks.figures import Figure
+from benchmarks.pages import PAGES
 
 Sign = Literal["≥", "≤", "<"]
 
@@ -65,6 +66,9 @@ BARS: Final[Mapping[str, Bar]] = {
     "pg_synergon.batches_to_one_by_one_5ms": Bar("≥", 20),
     "pg_synergon.batches_to_one_by_one_no_op": Bar("≥", 1),
     "pg_synergon.idle_node": Bar("≤", 0.5),
+    **{f"{store}.{name}.p95": Bar("≤", 200) for store in ("pages", "pg_pages") for name in PAGES},
+    "pages.viewers_to_without": Bar("≥", 0.95),
+    "pg_pages.viewers_to_without": Bar("≥", 0.95),
     "pg_backlog.claim_of_100.p99": Bar("<", 5),
     "pg_backlog.last_tenth_to_first": Bar("≥", 0.8),
     "pg_backlog.node_memory": Bar("<", 150),

@@ -20,6 +20,7 @@ SUBJECTS: Final = {
     "huey": "Huey on SQLite",
     "raw": "bare SQLite",
     "backlog": "{backlog:,} tasks wait on SQLite",
+    "pages": "pages of the dashboard on SQLite, {history:,} tasks in the history",
     "hints": "synergon on SQLite, producer in another process",
     "pg_synergon": "synergon on PostgreSQL",
     "pg_pgqueuer": "PgQueuer",
@@ -27,6 +28,7 @@ SUBJECTS: Final = {
     "pg_awa": "Awa",
     "pg_oban": "Oban",
     "pg_backlog": "{backlog:,} tasks wait on PostgreSQL",
+    "pg_pages": "pages of the dashboard on PostgreSQL, {history:,} tasks in the history",
     "limits": "limits on SQLite",
     "pg_limits": "limits on PostgreSQL",
 }
@@ -87,7 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         figures = [figure for figure in self.figures.values() if figure.subject == subject]
         notes = {name: why for name, why in self.notes.items() if name.partition(".")[0] == subject}
         if figures or notes:
-            title = SUBJECTS[subject].format(backlog=self.sizes.backlog)
+            title = SUBJECTS[subject].format(backlog=self.sizes.backlog, history=self.sizes.history)
             table.add_section()
             table.add_row(f"[bold]{title}")
         for figure in figures:

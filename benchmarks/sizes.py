@@ -36,6 +36,12 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     one_at_a_time: int
     raises: int
     flows: int
+    history: int
+    """How many tasks have ended when pages are timed."""
+    waiting: int
+    page_samples: int
+    viewed_tasks: int
+    """How many tasks a node drains beside viewers."""
 
 
 FULL: Final = Sizes(
@@ -63,6 +69,10 @@ FULL: Final = Sizes(
     one_at_a_time=500,
     raises=50,
     flows=1_000,
+    history=1_000_000,
+    waiting=100_000,
+    page_samples=40,
+    viewed_tasks=50_000,
 )
 
 QUICK: Final = Sizes(
@@ -90,4 +100,8 @@ QUICK: Final = Sizes(
     one_at_a_time=100,
     raises=20,
     flows=100,
+    history=100_000,
+    waiting=10_000,
+    page_samples=20,
+    viewed_tasks=30_000,
 )

@@ -18,6 +18,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks.bars import BARS, NOT_MEASURED, Bar, unmeasured
 from benchmarks.figures import Figure, Measured, merge
 from benchmarks.newest_python import newest_python
+from benchmarks.pages import PAGES
 from benchmarks.postgres import measures, systems
 from benchmarks.postgres.systems import SYSTEMS
 from benchmarks.postgres.tally import Tally
@@ -52,6 +53,10 @@ TINY: Final = Sizes(
     one_at_a_time=5,
     raises=2,
     flows=2,
+    history=400,
+    waiting=100,
+    page_samples=2,
+    viewed_tasks=50,
 )
 
 OF_A_STORE: Final = {
@@ -96,6 +101,13 @@ OF_BATCHES: Final = {
     for what in ("items_one_by_one", "items_in_batches", "batches_to_one_by_one")
     for function in ("5ms", "no_op")
 }
+OF_PAGES: Final = {
+    *(f"{name}.p95" for name in PAGES),
+    "drain_without_viewers",
+    "drain_with_viewers",
+    "viewers_to_without",
+    "viewers_cpu_in_a_second",
+}
 OF_SERVERS: Final = {
     "without_servers",
     "without_servers_cpu",
@@ -128,6 +140,7 @@ EXPECTED: Final = {"sqlite.idle_node", "pg_synergon.idle_node"} | {
     *(f"{store}.{what}" for store in ("sqlite", "memory") for what in OF_A_STORE),
     *(f"huey.{workers}.{what}" for workers in ("thread", "process") for what in OF_HUEY),
     *(f"raw.{what}" for what in ("sync.p50", "sync.p99", "one_by_one", "in_hundreds", "in_thousands")),
+    *(f"{store}.{what}" for store in ("pages", "pg_pages") for what in OF_PAGES),
     *(f"{store}.{what}" for store in ("backlog", "pg_backlog") for what in OF_A_BACKLOG),
     *(f"pg_{system}.{what}" for system in ("synergon", *RIVALS) for what in ON_POSTGRES),
     *(f"pg_{name}.settled_after_last_body" for name in ("synergon", *RIVALS) if SYSTEMS[name].is_over),

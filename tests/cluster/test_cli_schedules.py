@@ -96,6 +96,38 @@ def test_pause_resume_and_delete_are_reported_and_audited(shell: Shell) -> None:
     ]
 
 
+def test_one_of_run_time_is_changed_and_that_is_audited(shell: Shell) -> None:
+    changed = quickly(
+        shell, "schedules", "update", "hourly", "--cron", "0 4 * * *", "--tz", "Asia/Tokyo", "--app", "app"
+    )
+    assert changed.code == 0
+    assert changed.out.startswith("schedule hourly is changed: 0 4 * * * Asia/Tokyo; its next occurrence is in ")
+    options = ("--every", "3h", "--overlap", "queue", "--ends-at", "2126-01-01T00:00+00:00")
+    document = quickly(shell, "schedules", "update", "hourly", *options, "--app", "app", "--json").document
+    assert (document["every"], document["cron"], document["overlap"], document["missed"]) == (
+        "PT10800S",
+        None,
+        "queue",
+        "one",
+    )
+    assert document["ends_at"] == "2126-01-01T00:00:00Z"
+    (entry, *_) = quickly(shell, "audit", "--app", "app", "--json").lines
+    assert (entry["verb"], entry["subject"], entry["outcome"]) == (
+        "update_schedule",
+        "hourly",
+        "changed: tz, every, cron, overlap, ends_at",
+    )
+    for arguments, words in (
+        (("hourly",), "nothing to change"),
+        (("hourly", "--ends-at", "soon"), "--ends-at takes a time like 2026-12-24T18:00+01:00, got 'soon'"),
+        (("hourly", "--every", "often"), 'every must be seconds or a duration like "500ms" or "10m", got \'often\''),
+        (("hourl", "--every", "1h"), "did you mean 'hourly'?"),
+    ):
+        rejected = quickly(shell, "schedules", "update", *arguments, "--app", "app")
+        assert rejected.code != 0
+        assert words in " ".join(rejected.err.split())
+
+
 def test_run_creates_one_more_task_and_says_why_not(shell: Shell) -> None:
     found = quickly(shell, "schedules", "run", "hourly", "--app", "app")
     assert (found.code, found.out) == (0, "schedule hourly has created task 1\n")

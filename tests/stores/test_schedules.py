@@ -15,7 +15,7 @@ from synergon.errors import OptionError
 from synergon.model.lifecycle import State
 from synergon.model.operator_actions import NewAction
 from synergon.model.record import from_datetime
-from synergon.model.schedules import FiredTask, NewSchedule, ScheduleRecord
+from synergon.model.schedules import MOST_PAST, FiredTask, NewSchedule, ScheduleRecord
 from synergon.model.tasks import NewTask
 from synergon.options.overrides import Overrides
 from synergon.options.timetable import Due, Timetable
@@ -604,6 +604,60 @@ async def test_a_row_with_a_number_out_of_range_harms_no_other(store: Store, fie
     assert found.task is None
     with pytest.raises(OptionError, match="cannot be read"):
         await store.update_schedule("report", {"overlap": "queue"})
+
+
+# ---------------------------------------------------------------- the latest occurrences
+
+
+def past_of(record: ScheduleRecord) -> list[tuple[str, int, str | None]]:
+    return [(one.outcome, one.count, one.reason) for one in record.past]
+
+
+async def test_the_latest_occurrences_are_kept_with_what_became_of_them(store: Store) -> None:
+    assert await store.create_schedule(every(10, missed="skip"))
+    await outage(store, 35)
+    (task,) = await fire(store)
+    await outage(store, 11)
+    assert await fire(store) == []
+    await outage(store, 11)
+    assert await fire(store) == []
+    await act(store, "pause_schedule")
+    await outage(store, 25)
+    assert await fire(store) == []
+    record = await get(store)
+    assert past_of(record) == [
+        ("missed", 2, "no node fired it in time"),
+        ("fired", 1, None),
+        ("skipped", 2, f"task {task.id} has not ended"),
+        ("skipped", 3, "the schedule is paused"),
+    ]
+    assert [one.task_id for one in record.past] == [None, task.id, None, None]
+    assert record.past[1].at == record.last_at
+
+
+async def test_few_of_the_latest_occurrences_are_kept(store: Store) -> None:
+    assert await store.create_schedule(every(10, overlap="queue", missed="all"))
+    await outage(store, 10 * (MOST_PAST + 5) + 1)
+    tasks = await fire(store)
+    assert len(tasks) == MOST_PAST + 5
+    assert [one.task_id for one in (await get(store)).past] == [task.id for task in tasks[5:]]
+    run = await store.run_schedule("report", "ada@host")
+    assert run is not None
+    assert run.task is not None
+    past = (await get(store)).past
+    assert (len(past), past[-1].task_id, past[-1].reason) == (MOST_PAST, run.task.id, "an operator has run it")
+
+
+async def test_a_change_by_an_operator_is_in_the_audit_without_the_arguments_of_its_call(store: Store) -> None:
+    assert await store.create_schedule(every(10))
+    task = NewTask(kind="other", payload=b'{"password": "hunter22"}')
+    assert await store.update_schedule("report", {"every": 30 * MINUTE})
+    assert await store.audit() == [], "the application has changed it"
+    assert await store.update_schedule("report", {"every": 20 * MINUTE, "task": task}, "ada@host")
+    (entry,) = await store.audit()
+    assert (entry.verb, entry.subject, entry.who) == ("update_schedule", "report", "ada@host")
+    assert entry.value == {"every": 20 * MINUTE, "task": "other"}
+    assert entry.outcome == "changed: every, task"
 
 
 # ---------------------------------------------------------------- the guard

@@ -137,6 +137,27 @@ async def open_shop(url: str, *, many: int = 12) -> AsyncIterator[tuple[Engine, 
             await engine.stop(grace=0)
 
 
+async def add_history(engine: Engine) -> None:
+    """A schedule of run time with occurrences that succeeded, failed and were skipped. Needs a worker."""
+    name, call = "sync partners", engine.kinds["render_page"].call(1)
+    await engine.schedules.create(name, call, every="100ms", overlap="queue")
+    await until(lambda: _has_past(engine, name, fired=8))
+    await engine.schedules.update(name, engine.kinds["render_page"].call(7))
+    await until(lambda: _has_past(engine, name, fired=9))
+    await engine.schedules.update(name, call)
+    await until(lambda: _has_past(engine, name, fired=12))
+    await engine.schedules.pause(name)
+    await until(lambda: _has_past(engine, name, skipped=3))
+    await engine.schedules.resume(name)
+    await until(lambda: _has_past(engine, name, fired=15))
+    await engine.schedules.update(name, every="15m")
+
+
+async def _has_past(engine: Engine, name: str, fired: int = 0, skipped: int = 0) -> bool:
+    schedule = await engine.schedules.get(name)
+    return schedule.times_fired >= fired and schedule.times_skipped >= skipped
+
+
 async def write_past(engine: Engine) -> None:
     """Statistics of the last hour, as workers would have written them. For pictures."""
     now = await engine._store.now()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.web.browser import open_browser, served
-from tests.web.sample import open_shop, write_past
+from tests.web.sample import add_history, open_shop, write_past
 
 from synergon.web.access import Role, User, everybody
 from synergon.web.credentials import Credentials, hash_token
@@ -31,6 +31,7 @@ async def main(only: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with open_shop(f"sqlite:///{folder}/tasks.db", many=20) as (engine, ids):
             await write_past(engine)
+            await add_history(engine)
             pages = {
                 "overview": "/",
                 "tasks": "/tasks",

@@ -89,6 +89,26 @@ async def test_nodes_are_cordoned_and_drained(engine: Engine) -> None:
         assert {action.who for action in await engine.audit()} == {"admin-user@10.0.0.7"}
 
 
+async def test_a_schedule_of_run_time_is_changed_and_one_of_code_is_not(engine: Engine) -> None:
+    async with engine.worker(), client(engine, "operate") as http:
+        await engine.schedules.create("a/b", engine.kinds["greet"].call("ada"), every="1h")
+        changed = answered(await http.post("/schedules/a/b", json={"cron": "0 4 * * *", "tz": "Asia/Tokyo"}), 200)
+        assert (changed["cron"], changed["every"], changed["tz"]) == ("0 4 * * *", None, "Asia/Tokyo")
+        changed = answered(await http.post("/schedules/a/b", json={"overlap": "queue", "jitter": "5m"}), 200)
+        assert (changed["cron"], changed["overlap"], changed["jitter"]) == ("0 4 * * *", "queue", "PT300S")
+        answered(await http.post("/schedules/a/b", json={"ends_at": "2126-01-01T00:00:00Z"}), 200)
+        assert answered(await http.post("/schedules/a/b", json={"ends_at": None}), 200)["ends_at"] is None
+        for body in ({}, {"cron": "99 * * * *"}, {"every": "soon"}, {"missed": "none"}, {"colour": "red"}):
+            answered(await http.post("/schedules/a/b", json=body), 400)
+        assert (
+            "declared in code" in answered(await http.post("/schedules/nightly", json={"every": "1h"}), 400)["detail"]
+        )
+        answered(await http.post("/schedules/nothing", json={"every": "1h"}), 404)
+        assert [entry.verb for entry in await engine.audit()] == ["update_schedule"] * 4
+    async with client(engine, "read") as http:
+        answered(await http.post("/schedules/a/b", json={"every": "1h"}), 403)
+
+
 async def test_schedules_are_shown_paused_run_and_deleted(engine: Engine) -> None:
     async with engine, client(engine, "operate") as http:
         await engine.schedules.create("a/b", engine.kinds["greet"].call("ada"), every="1h")

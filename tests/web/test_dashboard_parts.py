@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -197,3 +198,27 @@ def test_a_sparkline_goes_from_the_bottom_to_the_top() -> None:
 def test_a_rate_has_the_unit_that_fits(count: int, expected: str) -> None:
     assert rate_text(count, 3600) == expected
     assert rate_text(1, 86400) == "1 start"
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"), [("PT900S", "15m"), ("P1D", "1d"), ("PT5400S", "90m"), ("PT0.25S", "0.25s"), ("PT0S", "0s")]
+)
+def test_an_interval_is_shown_as_users_write_it(stored: str, expected: str) -> None:
+    assert text.interval_option(stored) == expected
+
+
+def test_values_for_a_script_survive_the_escapes_of_a_template() -> None:
+    value = {"address": "http://\u202e\x1b\x7f<b>\"'"}
+    assert json.loads(text.visible(text.attribute_json(value))) == value
+
+
+def test_a_wide_map_is_unfolded_on_demand() -> None:
+    steps = [
+        {"task": {"id": number, "kind": "page", "title": None, "state": "succeeded"}, "needs": []}
+        for number in range(1, 9)
+    ]
+    folded, unfolded = flow_graph.drawn(steps), flow_graph.drawn(steps, unfolded=1)
+    assert folded is not None
+    assert unfolded is not None
+    assert [box.label for box in folded.boxes] == ["page × 8"]
+    assert [box.ids for box in unfolded.boxes] == [[number] for number in range(1, 9)]

@@ -28,6 +28,7 @@ EXAMPLES: Final = {
     "schedules next": ("schedules next --number 5 --app app:engine",),
     "schedules pause": ("schedules pause nightly_report --app app:engine",),
     "schedules resume": ("schedules resume nightly_report --app app:engine",),
+    "schedules update": ('schedules update customer-42 --cron "0 4 * * *" --tz Europe/Berlin',),
     "schedules delete": ("schedules delete nightly_report --app app:engine",),
     "schedules run": ("schedules run nightly_report --app app:engine",),
     "flows list": ("flows list --state open --watch --app app:engine",),

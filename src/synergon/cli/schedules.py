@@ -1,10 +1,10 @@
-"""`synergon schedules`: lists, explains, pauses, resumes, runs and deletes schedules."""
+"""`synergon schedules`: lists, explains, pauses, resumes, runs, changes and deletes schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -30,21 +30,30 @@ from synergon.cli.output import (
 )
 from synergon.cli.watch import WatchCommand, WatchOption, run_watched
 from synergon.engine import Engine
+from synergon.errors import OptionError
 from synergon.explain.explanation import ScheduleExplanation
 from synergon.model.record import to_datetime
-from synergon.model.schedules import Occurrence, ScheduleRecord, ScheduleRun
+from synergon.model.schedules import Missed, Occurrence, Overlap, ScheduleRecord, ScheduleRun
 from synergon.options.timetable import zone
 
 _ARGUMENT: Final = typer.Argument(metavar="NAME", hidden=True, autocompletion=completion.schedules)
 Name = Annotated[str, _ARGUMENT]
 Names = Annotated[list[str], _ARGUMENT]
 SomeName = Annotated[str | None, _ARGUMENT]
+CronOption = Annotated[str | None, typer.Option(metavar="CRON", help="Five fields, like '0 3 * * *'.")]
+EveryOption = Annotated[str | None, typer.Option(metavar="DURATION", help="The interval, like 2h.")]
+ZoneOption = Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone of --cron.")]
+MissedOption = Annotated[Missed | None, typer.Option(help="What happens to occurrences that no worker fired in time.")]
+OverlapOption = Annotated[Overlap | None, typer.Option(help="What happens while the task before has not ended.")]
+JitterOption = Annotated[str | None, typer.Option(metavar="DURATION", help="How much later an occurrence may be.")]
+StartOption = Annotated[str | None, typer.Option(metavar="MOMENT", help="No occurrence is earlier.")]
+EndOption = Annotated[str | None, typer.Option(metavar="MOMENT", help="No occurrence is later.")]
 NumberOption = Annotated[int, typer.Option(metavar="NUMBER", min=1, max=10_000, help="How many occurrences to list.")]
 
 STYLES: Final = {"active": "", "paused": "yellow", "ended": "dim", "undeclared": "red"}
 
 commands: Final = typer.Typer(
-    cls=ListGroup, help="List, pause, resume, run and delete schedules. Without a command: list."
+    cls=ListGroup, help="List, pause, resume, run, change and delete schedules. Without a command: list."
 )
 
 
@@ -179,6 +188,57 @@ def pause(names: Names, app: AppOption = None, url: UrlOption = None, as_json: J
 def resume(names: Names, app: AppOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Resume schedules, from their next occurrence on."""
     _change(names, app, url, lambda engine: engine.schedules.resume, "is resumed", "was not paused", as_json=as_json)
+
+
+@commands.command()
+def update(
+    name: Name,
+    cron: CronOption = None,
+    every: EveryOption = None,
+    tz: ZoneOption = None,
+    missed: MissedOption = None,
+    overlap: OverlapOption = None,
+    jitter: JitterOption = None,
+    starts_at: StartOption = None,
+    ends_at: EndOption = None,
+    app: AppOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change when and how a schedule fires that was made at run time.
+
+    What is not given remains. A schedule that is declared in code is changed there.
+    """
+    moments = {"starts_at": starts_at, "ends_at": ends_at}
+    given: dict[str, Any] = {
+        "cron": cron,
+        "every": every,
+        "tz": tz,
+        "missed": missed,
+        "overlap": overlap,
+        "jitter": jitter,
+        **{option: None if value is None else _moment(value, option) for option, value in moments.items()},
+    }
+
+    async def write(engine: Engine) -> tuple[ScheduleRecord, datetime]:
+        options: Any = {option: value for option, value in given.items() if value is not None}
+        return await engine.schedules._update_as_operator(name, **options), to_datetime(await engine._store.now())
+
+    changed, now = run_connected(app, url, write)
+    if as_json:
+        write_json(changed)
+    elif changed.due_at is not None:
+        print_line(
+            f"schedule {name} is changed: {_timing(changed)}; its next occurrence is {relative(changed.due_at, now)}"
+        )
+
+
+def _moment(text: str, option: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        flag = f"--{option.replace('_', '-')}"
+        raise OptionError(f"{flag} takes a time like 2026-12-24T18:00+01:00, got {text!r}") from None
 
 
 @commands.command()

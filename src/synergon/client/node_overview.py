@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from synergon.model.node_status import NodeStatus
 from synergon.model.nodes import NodeRecord
 from synergon.model.process_identity import is_gone
@@ -69,6 +71,7 @@ class NodeOverview(Record, frozen=True, kw_only=True):
             "status_age_seconds": self.state_age,
             "labels": list(self.state.labels),
             "running_by_kind": self.state.running,
+            "hints": asdict(self.state.hints),
             "resources": plain_amounts(self.state.totals),
             "resources_free": plain_amounts(self.state.free),
         }

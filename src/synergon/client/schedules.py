@@ -77,19 +77,28 @@ class Schedules:
     ) -> ScheduleRecord:
         """Change a schedule that was made at run time: its call, or the options that are given. Its next occurrence is
         computed anew; the grid of an interval remains if neither `every` nor `starts_at` changes."""
+        return await self._update(name, call, options)
+
+    update_sync: Final = sync(update)
+
+    async def _update_as_operator(self, name: str, **options: Unpack[ScheduleOptions]) -> ScheduleRecord:
+        """`update`, recorded in the audit."""
+        return await self._update(name, None, options, current_operator())
+
+    async def _update(
+        self, name: str, call: Call[Any] | None, options: ScheduleOptions, who: str | None = None
+    ) -> ScheduleRecord:
         where = f"schedule {name!r}"
         changes = fields_of(options, where, self._ports.clock.wall())
         if call is not None:
             changes["task"] = new_task(call, where)
         if not changes:
             raise OptionError(f"{where}: nothing to change; give a call or options")
-        changed = await self._store.update_schedule(check_name(name, "a schedule's name"), changes)
+        changed = await self._store.update_schedule(check_name(name, "a schedule's name"), changes, who)
         if changed is None:
             raise await self._not_found(name)
         self._announcer.announce_change()
         return changed
-
-    update_sync: Final = sync(update)
 
     async def pause(self, name: str) -> bool:
         """Pause a schedule: its occurrences are skipped until `resume`, even after restarts. False if it was paused."""

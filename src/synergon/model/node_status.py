@@ -6,6 +6,7 @@ The status serves to explain why a task waits, and whether any node can ever run
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -73,6 +74,26 @@ class KindStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 PLAIN: Final = KindStatus()
 
 
+class HintStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How peers answer the requests with hints of a node."""
+
+    answered: int = 0
+    unanswered: int = 0
+    p50_seconds: float | None = None
+    """How long half of the latest answers took at most. None without answers."""
+    p95_seconds: float | None = None
+
+    @classmethod
+    def of(cls, answered: int, unanswered: int, latest_seconds: Iterable[float]) -> HintStatus:
+        """The status, with the percentiles of the latest answers."""
+        ordered = sorted(latest_seconds)
+        p50, p95 = (ordered[int(len(ordered) * part)] if ordered else None for part in (0.5, 0.95))
+        return cls(answered=answered, unanswered=unanswered, p50_seconds=p50, p95_seconds=p95)
+
+
+NO_HINTS: Final = HintStatus()
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The published status of a node."""
 
@@ -119,6 +140,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Only kinds with a status other than PLAIN, which `kind()` returns for all others."""
     schedules: tuple[str, ...] = ()
     """The schedules that the code of the node declares, sorted."""
+    hints: HintStatus = NO_HINTS
     holders: dict[str, tuple[int, ...]] = {}
     """For each resource in use, a few of the tasks that use it."""
 

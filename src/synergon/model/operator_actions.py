@@ -24,6 +24,7 @@ Verb = Literal[
     "pause_schedule",
     "resume_schedule",
     "run_schedule",
+    "update_schedule",
     "delete_schedule",
     "retry",
     "delete",
@@ -64,8 +65,8 @@ class NewAction(Record, frozen=True, kw_only=True):
     """A plain JSON value: the new limit, the servers as [[address, capacity], ...], a new server as
     [address, capacity], the address of a server to remove or close, the retention as [succeeded, failed, cancelled] in
     microseconds, the ages by which an engine prunes as {"failed": "30 d"}, why a task is cancelled, {"delay": ...} or
-    {"run_at": ...} in microseconds, the new priority, the extension of a timeout in microseconds, or new values of
-    metadata."""
+    {"run_at": ...} in microseconds, the new priority, the extension of a timeout in microseconds, new values of
+    metadata, or the changed fields of a schedule."""
     who: str
     node_name: str | None = None
     """The name and host of the node that the action concerns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from synergon.model.lifecycle import State
 from synergon.model.record import Record
@@ -15,6 +15,22 @@ Overlap = Literal["skip", "queue"]
 """What happens to an occurrence while the task before has not ended."""
 ScheduleState = Literal["active", "paused", "ended", "undeclared"]
 """`undeclared`: it is declared in code, and no live node has that declaration, so it does not fire."""
+
+
+MOST_PAST: Final = 24
+"""How many past occurrences of a schedule are kept."""
+
+
+class PastOccurrence(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of an occurrence. Occurrences in a row that created no task for one reason are one entry."""
+
+    at: datetime
+    """The nominal moment; of several, that of the first."""
+    outcome: Literal["fired", "missed", "skipped"]
+    """`fired`: it created a task."""
+    task_id: int | None = None
+    count: int = 1
+    reason: str | None = None
 
 
 class NewSchedule(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,6 +93,8 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     reason: str | None = None
     """Why the last occurrence that created no task created none."""
     reason_at: datetime | None = None
+    past: tuple[PastOccurrence, ...] = ()
+    """The latest occurrences, the oldest first, and tasks that were created by `run_now`."""
     created_at: datetime
     unreadable: tuple[str, ...] = ()
     """The columns of its row that cannot be read: such a schedule does not fire."""

@@ -19,7 +19,7 @@ from synergon.errors import StoreUnavailable
 from synergon.model.attempts import UnfinishedTask
 from synergon.model.claims import Claim
 from synergon.model.clock import Clock
-from synergon.model.node_status import NodeStatus
+from synergon.model.node_status import NO_HINTS, HintStatus, NodeStatus
 from synergon.model.nodes import HEARTBEATS_PER_LEASE, NodeRecord
 from synergon.model.schedules import NewSchedule
 from synergon.model.task_statistics import LATENCIES, Buckets
@@ -246,6 +246,7 @@ class Node:
             self.cordon,
             self.schedules.declared.keys(),
             lease_seconds=settings.lease,
+            hint_status=self._hint_status,
         )
         self._operator_actions = OperatorActions(store, self.cordon, logger, self.signals)
         self.membership: Membership = Membership(
@@ -309,6 +310,9 @@ class Node:
     def hint_requests(self) -> tuple[int, int]:
         """How many requests with hints peers have answered, and how many not."""
         return (0, 0) if self._peers is None else self._peers.hint_requests
+
+    def _hint_status(self) -> HintStatus:
+        return NO_HINTS if self._peers is None else self._peers.hint_status
 
     @property
     def hint_seconds(self) -> Buckets:

@@ -17,6 +17,7 @@ import msgspec
 
 from synergon.errors import StoreError
 from synergon.model.clock import Clock
+from synergon.model.node_status import HintStatus
 from synergon.model.nodes import NodeRecord
 from synergon.model.task_statistics import Buckets
 from synergon.peering.directory import Peer
@@ -131,6 +132,11 @@ class Peers:
     def hint_requests(self) -> tuple[int, int]:
         """How many requests with hints peers have answered, and how many not."""
         return self._router.answered, self._router.unanswered
+
+    @property
+    def hint_status(self) -> HintStatus:
+        """How peers answer requests with hints. Only on the event loop."""
+        return self._router.hint_status
 
     @property
     def hint_seconds(self) -> Buckets:

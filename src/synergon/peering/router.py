@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from synergon.errors import StoreError
 from synergon.model.clock import Clock
+from synergon.model.node_status import HintStatus
 from synergon.model.nodes import NodeRecord
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.task_statistics import LATENCIES, Buckets
@@ -31,6 +32,8 @@ MIN_REFRESH_SECONDS: Final = 0.2
 """The minimum time in seconds between two reads of the node table for hints to all peers, or for kinds that no known
 peer runs."""
 MAX_UNKNOWN_PEERS: Final = 1000
+LATEST_HINTS: Final = 200
+"""Of how many answers the latency of hints is computed that a node publishes."""
 RECENT_SECONDS: Final = 5.0
 """A peer that appears within this many seconds after ends were sent to all peers gets those ends, too."""
 FAILURES_TO_LOG: Final = 3
@@ -65,6 +68,7 @@ class HintRouter:
         self.unanswered: int = 0
         self.hint_seconds: Final = Buckets(LATENCIES)
         """How long peers took to answer."""
+        self._latest_hint_seconds: deque[float] = deque(maxlen=LATEST_HINTS)
         self._new: Counter[ReadyGroupName] = Counter()
         self._without_runner: Counter[ReadyGroupName] = Counter()
         """New tasks of kinds that no known peer runs, or only failing ones."""
@@ -371,8 +375,15 @@ class HintRouter:
             raise SendError(f"{peer_id} is not in the node table any more")
         began_at = self._clock.monotonic()
         answer = await self._engine.send(peer, hints)
-        self.hint_seconds.observe(self._clock.monotonic() - began_at)
+        seconds = self._clock.monotonic() - began_at
+        self.hint_seconds.observe(seconds)
+        self._latest_hint_seconds.append(seconds)
         return answer
+
+    @property
+    def hint_status(self) -> HintStatus:
+        """How peers answer requests with hints."""
+        return HintStatus.of(self.answered, self.unanswered, self._latest_hint_seconds)
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
         """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the message asked to

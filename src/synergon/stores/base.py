@@ -553,9 +553,12 @@ class Store(Protocol):
         """Store a schedule at run time. None, and no change, if one with this name exists. OptionError if it has no
         occurrence from now on."""
 
-    async def update_schedule(self, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
-        """Change fields of a `NewSchedule` that was made at run time. None if there is none with this name.
-        OptionError, and no change, if its fields do not fit each other, or code declares it."""
+    async def update_schedule(
+        self, name: str, changes: dict[str, Any], who: str | None = None
+    ) -> ScheduleRecord | None:
+        """Change fields of a `NewSchedule` that was made at run time, and with `who` record it in the audit. None if
+        there is none with this name. OptionError, and no change, if its fields do not fit each other, or code declares
+        it."""
 
     async def fire(self, declared: Collection[str], limit: int) -> Fired:
         """Fire at most `limit` due schedules: those made at run time, and those of `declared`, the schedules that the

@@ -17,6 +17,7 @@ from synergon.model.lifecycle import Reason, State
 from synergon.model.limits import NewBatch, NewRate
 from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord
+from synergon.model.schedules import PastOccurrence
 from synergon.model.task_statistics import Numbers
 from synergon.stores.rules.claim_plan import ReadyGroupName
 from synergon.stores.rules.rates import RateMeter
@@ -536,3 +537,5 @@ class ScheduleRow(msgspec.Struct, frozen=True):
     skipped_since: int | None = None
     reason: str | None = None
     reason_at: int | None = None
+    past: tuple[PastOccurrence, ...] = ()
+    """The latest occurrences, the oldest first, as JSON."""

@@ -24,6 +24,7 @@ from synergon.model.nodes import ProcessIdentity
 from synergon.model.outcomes import ErrorRecord, Progress
 from synergon.model.record import EPOCH, Record, from_datetime, to_datetime
 from synergon.model.requirements import KIND_DEFAULT, Requirements
+from synergon.model.schedules import PastOccurrence
 from synergon.model.task_records import TaskRecord
 from synergon.model.task_statistics import Numbers
 from synergon.options.overrides import Overrides
@@ -37,6 +38,7 @@ _ATTEMPTS: Final = msgspec.json.Decoder(tuple[AttemptRecord, ...])
 _PAIR: Final = msgspec.json.Decoder(tuple[int, int])
 _PAIRS: Final = msgspec.json.Decoder(tuple[tuple[int, int], ...])
 _COUNTED: Final = msgspec.json.Decoder(tuple[tuple[str, str, State, int], ...])
+_PAST: Final = msgspec.json.Decoder(tuple[PastOccurrence, ...])
 _TAGS: Final = msgspec.json.Decoder(tuple[str, ...])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
@@ -166,6 +168,7 @@ _DECODERS: Final[dict[Any, Callable[[Any], Any]]] = {
     dict[str, Any]: _object,
     tuple[ErrorRecord, ...]: decode_errors,
     tuple[AttemptRecord, ...]: _attempts,
+    tuple[PastOccurrence, ...]: _PAST.decode,
     tuple[str, ...]: decode_tags,
     tuple[str, ...] | None: _optional_texts,
     ProcessIdentity: _process,
@@ -199,6 +202,7 @@ _REPLACEMENTS: Final[dict[Any, Any]] = {
     dict[str, Any]: {},
     tuple[ErrorRecord, ...]: (),
     tuple[AttemptRecord, ...]: (),
+    tuple[PastOccurrence, ...]: (),
     tuple[str, ...]: (),
     tuple[Position, ...]: (),
     Names: (),

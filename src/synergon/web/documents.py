@@ -15,6 +15,7 @@ from synergon.model.flows import FlowRecord
 from synergon.model.groups import GroupRecord
 from synergon.model.lifecycle import State
 from synergon.model.limits import LimitRecord, ServerRecord
+from synergon.model.node_status import HintStatus
 from synergon.model.operator_actions import AuditRecord
 from synergon.model.schedules import FiredTask, Occurrence, ScheduleRecord
 from synergon.model.task_records import QueueRecord, TaskRecord
@@ -58,6 +59,7 @@ else:
         status_age_seconds=float,
         labels=tuple[str, ...],
         running_by_kind=dict[str, int],
+        hints=HintStatus,
         resources=dict[str, Any],
         resources_free=dict[str, Any],
     )

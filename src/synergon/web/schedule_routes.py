@@ -1,15 +1,17 @@
-"""The routes of schedules: list, show, explain, pause, resume, run and delete them."""
+"""The routes of schedules: list, show, explain, pause, resume, run, change and delete them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from synergon.explain.explanation import ScheduleExplanation
-from synergon.model.schedules import ScheduleRecord
+from synergon.model.schedules import Missed, Overlap, ScheduleRecord
 from synergon.web import documents
 from synergon.web.access import Role
+from synergon.web.inputs import Moment
 from synergon.web.redaction import hide_secrets
 from synergon.web.routes import ApiCall, Route
 
@@ -65,6 +67,26 @@ async def run_schedule(call: ApiCall) -> Any:
     return run.as_dict()
 
 
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What changes of a schedule that was made at run time: `cron` or `every`, like "2h", and how it fires. Null
+    removes a bound; what is left out remains."""
+
+    cron: str | UnsetType = UNSET
+    every: str | float | UnsetType = UNSET
+    tz: str | UnsetType = UNSET
+    missed: Missed | UnsetType = UNSET
+    overlap: Overlap | UnsetType = UNSET
+    jitter: str | float | UnsetType = UNSET
+    starts_at: Moment | UnsetType | None = UNSET
+    ends_at: Moment | UnsetType | None = UNSET
+
+
+async def update_schedule(call: ApiCall) -> Any:
+    """Change when and how a schedule fires that was made at run time. One that code declares is changed there."""
+    given: Any = {name: value for name, value in msgspec.structs.asdict(call.body).items() if value is not UNSET}
+    return _document(call, await call.engine.schedules._update_as_operator(call.path["name"], **given))
+
+
 async def delete_schedule(call: ApiCall) -> Any:
     """Delete a schedule; its tasks remain. One that code declares returns when a worker with that code starts."""
     await call.engine.schedules.delete(call.path["name"])
@@ -83,6 +105,7 @@ ROUTES: Final = (
     Route(**_CHANGE, path=f"{_NAMED}/run", handle=run_schedule, answer=documents.ScheduleRunDocument),
     Route(**_READ, path=f"{_NAMED}/explanation", handle=explain_schedule, answer=ScheduleExplanation),
     Route(**_READ, path=_NAMED, handle=show_schedule, answer=documents.ScheduleDocument),
+    Route(**_CHANGE, path=_NAMED, handle=update_schedule, body=ScheduleChange, answer=documents.ScheduleDocument),
     Route(
         method="DELETE",
         role=Role.OPERATE,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from synergon.model.node_status import HOLDERS, PLAIN, NodeStatus, encode_status
+from synergon.model.node_status import HOLDERS, PLAIN, HintStatus, NodeStatus, encode_status
 from synergon.model.requirements import PROCESS
 from synergon.node.attempts.attempt import Attempt
 from synergon.node.claims.admission import Admission, kind_status
@@ -83,6 +83,7 @@ class StatusPublisher:
         schedules: Collection[str] = (),
         *,
         lease_seconds: float = 0.0,
+        hint_status: Callable[[], HintStatus] = HintStatus,
     ) -> None:
         self._loop = loop
         self._admission = admission
@@ -92,6 +93,7 @@ class StatusPublisher:
         self._cordon = cordon
         self._schedules = schedules
         self._lease_seconds = lease_seconds
+        self._hint_status = hint_status
         self.latest: bytes = b"{}"
         self.version: int = 0
         """How often the status has been updated."""
@@ -105,7 +107,7 @@ class StatusPublisher:
 
     def update(self) -> bytes:
         """Encode the current status and return it. Only on the event loop."""
-        self.latest = encode_status(self.current())
+        self.latest = encode_status(replace(self.current(), hints=self._hint_status()))
         self.version += 1
         return self.latest
 

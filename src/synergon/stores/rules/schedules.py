@@ -20,7 +20,17 @@ from msgspec.structs import replace
 from synergon.errors import ConfigurationError, OptionError
 from synergon.model.operator_actions import REJECTED, NewAction
 from synergon.model.record import MOMENTS, READ_ERRORS, is_storable, to_datetime
-from synergon.model.schedules import Fired, FiredTask, Missed, NewSchedule, ScheduleRecord, ScheduleRun, ScheduleState
+from synergon.model.schedules import (
+    MOST_PAST,
+    Fired,
+    FiredTask,
+    Missed,
+    NewSchedule,
+    PastOccurrence,
+    ScheduleRecord,
+    ScheduleRun,
+    ScheduleState,
+)
 from synergon.model.tasks import Insertion, NewTask
 from synergon.options.durations import LONGEST_SECONDS, microseconds
 from synergon.options.timetable import Timetable, check_timetable
@@ -40,6 +50,7 @@ BROKEN_PAUSE: Final = 60_000_000
 NOT_IN_TIME: Final = "no node fired it in time"
 PAUSED: Final = "the schedule is paused"
 CHANGED: Final = "the schedule was changed before it was due"
+BY_OPERATOR: Final = "an operator has run it"
 
 _MOST_RUN: Final[dict[Missed, int]] = {"one": 1, "skip": 0, "all": MOST_MISSED}
 _DEFINITION: Final = msgspec.json.Decoder(NewSchedule)
@@ -133,21 +144,24 @@ def _firing(row: ScheduleRow, definition: NewSchedule, timetable: Timetable, now
         number = due.passed + len(due.moments)
         return Firing(definition, [], _skipped(row, number, first, PAUSED, now))
     if not due.moments:
-        return Firing(definition, [], _missed(row, due.passed, now))
+        return Firing(definition, [], _missed(row, due.passed, first, now))
     is_late = timetable.is_missed(due.moments[-1], now)
     missed, on_time = (due.moments, []) if is_late else (due.moments[:-1], due.moments[-1:])
     running = [*(missed[-keep:] if keep else []), *on_time]
     if definition.overlap == "skip":
         running = running[-1:]
-    row = _missed(row, due.passed + len(due.moments) - len(running), now)
+    row = _missed(row, due.passed + len(due.moments) - len(running), first, now)
     if running and is_running and definition.overlap == "skip":
         reason = f"task {row.last_task_id} has not ended"
         return Firing(definition, [], _skipped(row, 1, running[0], reason, now))
     return Firing(definition, running, row)
 
 
-def _missed(row: ScheduleRow, number: int, now: int) -> ScheduleRow:
-    return replace(row, missed=row.missed + number, reason=NOT_IN_TIME, reason_at=now) if number else row
+def _missed(row: ScheduleRow, number: int, first: int, now: int) -> ScheduleRow:
+    if not number:
+        return row
+    past = _noted(row.past, PastOccurrence(at=to_datetime(first), outcome="missed", count=number, reason=NOT_IN_TIME))
+    return replace(row, missed=row.missed + number, reason=NOT_IN_TIME, reason_at=now, past=past)
 
 
 def _skipped(row: ScheduleRow, number: int, first: int, reason: str, now: int) -> ScheduleRow:
@@ -158,7 +172,16 @@ def _skipped(row: ScheduleRow, number: int, first: int, reason: str, now: int) -
         skipped_since=first if row.skipped_since is None else row.skipped_since,
         reason=reason,
         reason_at=now,
+        past=_noted(row.past, PastOccurrence(at=to_datetime(first), outcome="skipped", count=number, reason=reason)),
     )
+
+
+def _noted(past: tuple[PastOccurrence, ...], entry: PastOccurrence) -> tuple[PastOccurrence, ...]:
+    """The latest occurrences with one more. It joins the last entry if both created no task, for one reason."""
+    last = past[-1] if past else None
+    if last is not None and entry.task_id is None and (last.outcome, last.reason) == (entry.outcome, entry.reason):
+        return *past[:-1], replace(last, count=last.count + entry.count)
+    return *past[-MOST_PAST + 1 :], entry
 
 
 def _with_tasks(firing: Firing, inserted: Sequence[Insertion]) -> ScheduleRow:
@@ -166,8 +189,15 @@ def _with_tasks(firing: Firing, inserted: Sequence[Insertion]) -> ScheduleRow:
     row = firing.row
     for moment, entry in zip(firing.moments, inserted, strict=True):
         if entry.created:
+            past = PastOccurrence(at=to_datetime(moment), outcome="fired", task_id=entry.id)
             row = replace(
-                row, last_task_id=entry.id, last_at=moment, fired=row.fired + 1, skips_in_row=0, skipped_since=None
+                row,
+                last_task_id=entry.id,
+                last_at=moment,
+                fired=row.fired + 1,
+                skips_in_row=0,
+                skipped_since=None,
+                past=_noted(row.past, past),
             )
         else:
             row = _skipped(row, 1, moment, f"task {entry.id} holds its key", moment)
@@ -272,7 +302,9 @@ async def _run(session: Session, row: ScheduleRow, definition: NewSchedule, now:
     (entry,) = await insert.insert(session, [_occurrence(definition, now)])
     if not entry.created:
         return ScheduleRun(task=None, reason=f"task {entry.id} holds its key")
-    await _write(session, [row], [replace(row, last_task_id=entry.id, skips_in_row=0, skipped_since=None)])
+    past = PastOccurrence(at=to_datetime(now), outcome="fired", task_id=entry.id, reason=BY_OPERATOR)
+    changed = replace(row, last_task_id=entry.id, skips_in_row=0, skipped_since=None, past=_noted(row.past, past))
+    await _write(session, [row], [changed])
     return ScheduleRun(task=_fired_task(definition, entry))
 
 
@@ -307,9 +339,10 @@ async def create(session: Session, definition: NewSchedule) -> ScheduleRecord | 
     return _record(row) if await session.schedules.add(row) else None
 
 
-async def update(session: Session, name: str, changes: dict[str, Any]) -> ScheduleRecord | None:
-    """Change fields of a definition that was made at run time. None if there is no such schedule; OptionError, before
-    anything is written, if the fields do not fit each other or the schedule is declared in code."""
+async def update(session: Session, name: str, changes: dict[str, Any], who: str | None = None) -> ScheduleRecord | None:
+    """Change fields of a definition that was made at run time. With `who`, recorded in the audit. None if there is no
+    such schedule; OptionError, before anything is written, if the fields do not fit each other or the schedule is
+    declared in code."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     if row is None:
@@ -326,7 +359,15 @@ async def update(session: Session, name: str, changes: dict[str, Any]) -> Schedu
     if changed.next_at is None:
         raise OptionError(f"schedule {name!r} would have no occurrence from now on; check starts_at and ends_at")
     await _write(session, [row], [changed])
+    if who is not None:
+        action = NewAction(verb="update_schedule", subject=name, value=_plain(changes), who=who)
+        await session.audit.add(action, f"changed: {', '.join(changes)}")
     return _record(changed)
+
+
+def _plain(changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes for the audit. Of a call it names the kind; its arguments may be secret."""
+    return {name: value.kind if isinstance(value, NewTask) else value for name, value in changes.items()}
 
 
 def _new_row(definition: NewSchedule, now: int, *, is_declared: bool) -> ScheduleRow:
@@ -400,7 +441,7 @@ def _without_due(row: ScheduleRow, now: int) -> ScheduleRow:
             due = timetable.due(first, now, 0)
             number = due.passed + len(due.moments)
             is_paused = row.paused_at is not None
-            row = _skipped(row, number, first, PAUSED, now) if is_paused else _missed(row, number, now)
+            row = _skipped(row, number, first, PAUSED, now) if is_paused else _missed(row, number, first, now)
             row = replace(row, next_at=due.next_at)
         if row.next_at is not None:
             row = replace(row, next_at=timetable.first_not_due(row.next_at, now))
@@ -475,6 +516,7 @@ def _record(row: ScheduleRow) -> ScheduleRecord:
         times_skipped=row.skipped,
         skips_in_row=row.skips_in_row,
         reason=row.reason,
+        past=row.past,
         created_at=to_datetime(row.created_at),
         unreadable=unreadable,
         **{name: None if moment is None else to_datetime(moment) for name, moment in _moments(row, definition)},

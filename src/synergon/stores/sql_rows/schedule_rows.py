@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import astuple
 
 from synergon.stores import session as port
@@ -45,5 +46,5 @@ class ScheduleRows(SqlRows, port.ScheduleRows):
         return set(await self._sql.ids("live_of", list(ids)))
 
     def _values(self, row: ScheduleRow) -> tuple[Any, ...]:
-        name, definition, *others = astuple(row)
-        return name, definition.decode(), *others
+        name, definition, *others, past = astuple(row)
+        return name, definition.decode(), *others, msgspec.json.encode(past).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
 from msgspec.structs import astuple
 
 from synergon.stores.rows import DueSchedule, ScheduleRow
@@ -23,4 +24,5 @@ class ScheduleRows(SqlScheduleRows):
 
     def _values(self, row: ScheduleRow) -> tuple[Any, ...]:
         """The definition stays as it is: a firing also writes a row whose definition cannot be read."""
-        return astuple(row)
+        *others, past = astuple(row)
+        return *others, msgspec.json.encode(past)

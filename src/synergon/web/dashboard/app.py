@@ -32,6 +32,7 @@ from synergon.web.credentials import Credentials
 from synergon.web.dashboard import tables, text
 from synergon.web.dashboard.login import Login
 from synergon.web.dashboard.pages import Page
+from synergon.web.dashboard.recent_statistics import RecentStatistics
 from synergon.web.dashboard.sessions import Sessions
 from synergon.web.problems import Problem
 from synergon.web.routes import PREFIX, Route
@@ -70,6 +71,7 @@ def _environment() -> jinja2.Environment:
         "size": text.size,
         "pretty_json": text.pretty_json,
         "one_line": text.one_line,
+        "attribute_json": text.attribute_json,
         "segment": lambda value: quote(str(value), safe=""),
         "query": urlencode,
     }
@@ -218,10 +220,12 @@ def make_dashboard(engine: Engine, *, auth: Auth, hosts: Iterable[str] | None = 
     """The dashboard and the HTTP API as an ASGI app, to be served or mounted. `hosts` are the allowed Host names; None
     leaves that to the application around it."""
     dashboard = Dashboard(engine, auth, hosts)
+    recent = RecentStatistics()
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         yield
+        await recent.close()
         await dashboard.api.backend.close()
 
     app = Starlette(
@@ -229,4 +233,5 @@ def make_dashboard(engine: Engine, *, auth: Auth, hosts: Iterable[str] | None = 
     )
     app.router.redirect_slashes = False
     app.state.dashboard = dashboard
+    app.state.recent_statistics = recent
     return app

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from synergon.model.lifecycle import State
 from synergon.model.limits import failure_text
-from synergon.web import cluster_routes
+from synergon.web import cluster_routes, task_routes
 from synergon.web.dashboard.pages import Page, asked, page
 from synergon.web.dashboard.text import moment, relative
 from synergon.web.routes import ApiCall
 
 MOST_ACTIONS: Final = 200
+MOST_RUNNING: Final = 200
+MOST_RUNNING_ON_NODE: Final = 5
 
 
 async def list_nodes(call: ApiCall) -> Page:
     """The page of nodes."""
     found = await asked(call, cluster_routes.list_nodes, cluster_routes.NodeListQuery())
-    nodes = [{**node, "bars": _bars(node)} for node in found["nodes"]]
+    running = await asked(
+        call, task_routes.list_tasks, task_routes.TaskListQuery(state=(State.RUNNING,), limit=MOST_RUNNING)
+    )
+    by_node: defaultdict[str, list[Any]] = defaultdict(list)
+    for task in running["tasks"]:
+        by_node[task["node_id"]].append(task)
+    nodes = [
+        {**node, "bars": _bars(node), "tasks": by_node[node["id"]][:MOST_RUNNING_ON_NODE]} for node in found["nodes"]
+    ]
     return Page("nodes.html", "Nodes", {"nodes": nodes})
 
 
@@ -49,7 +61,10 @@ async def list_providers(call: ApiCall) -> Page:
 
 def _provider(provider: dict[str, Any]) -> dict[str, Any]:
     """A provider, whose servers that are out of service say why and until when."""
-    servers = [{**server, "trouble": _trouble(server)} for server in provider["servers"]]
+    servers = [
+        {**server, "trouble": _trouble(server), "fields": {name: server[name] for name in ("address", "capacity")}}
+        for server in provider["servers"]
+    ]
     return {**provider, "servers": servers}
 
 
@@ -70,13 +85,20 @@ def _limit(limit: dict[str, Any]) -> dict[str, Any]:
         limit["name"].rpartition(":") if limit["name"].startswith(("kind:", "key:")) else ("", "", limit["name"])
     )
     rate = limit["rate"]
+    per = None if rate is None else f"{rate['per'] / 1_000_000:g}"
     return {
         **limit,
+        "fields": {
+            "value": limit["value"],
+            "rate.count": rate and rate["starts"],
+            "rate.per": per and f"{per}s",
+            "rate.burst": rate and rate["burst"],
+        },
         "label": name,
         "counts": {"kind": "tasks of the kind", "key": "tasks of each key of the kind"}.get(
             scope, "tasks that hold it"
         ),
-        "rate_text": None if rate is None else f"{rate['starts']} per {rate['per'] / 1_000_000:g} s",
+        "rate_text": None if rate is None else f"{rate['starts']} per {per} s",
     }
 
 

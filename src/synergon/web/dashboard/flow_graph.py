@@ -71,11 +71,12 @@ class Drawing:
     height: float
 
 
-def drawn(steps: list[dict[str, Any]]) -> Drawing | None:
-    """The drawing of the steps of a flow. None without steps."""
+def drawn(steps: list[dict[str, Any]], unfolded: int | None = None) -> Drawing | None:
+    """The drawing of the steps of a flow. None without steps. `unfolded` is the first task of a box that is not to be
+    folded."""
     if not steps:
         return None
-    boxes = _boxes(steps)
+    boxes = _boxes(steps, unfolded)
     _place(boxes)
     lines = [(_line(boxes[index], box), boxes[index].state) for box in boxes for index in sorted(box.needs)]
     width = max(box.x for box in boxes) + WIDTH + MARGIN
@@ -98,7 +99,7 @@ def _needs(steps: list[dict[str, Any]]) -> dict[int, set[int]]:
     return found
 
 
-def _boxes(steps: list[dict[str, Any]]) -> list[Box]:
+def _boxes(steps: list[dict[str, Any]], unfolded: int | None) -> list[Box]:
     known = {step["task"]["id"] for step in steps}
     needs = {task_id: frozenset(needed & known) for task_id, needed in _needs(steps).items()}
     dependents: defaultdict[int, set[int]] = defaultdict(set)
@@ -111,7 +112,8 @@ def _boxes(steps: list[dict[str, Any]]) -> list[Box]:
         alike[task["kind"], needs[task["id"]], frozenset(dependents[task["id"]])].append(task)
     boxes: list[Box] = []
     for group in alike.values():
-        folds = [group] if len(group) > MOST_ALIKE else [[task] for task in group]
+        is_folded = len(group) > MOST_ALIKE and group[0]["id"] != unfolded
+        folds = [group] if is_folded else [[task] for task in group]
         boxes += [_box(tasks) for tasks in folds]
     boxes.sort(key=lambda box: box.ids[0])
     index = {task_id: number for number, box in enumerate(boxes) for task_id in box.ids}

@@ -24,6 +24,13 @@ class FlowsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     before: int | None = None
 
 
+class FlowQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the graph is drawn."""
+
+    unfold: int | None = None
+    """The first task of the folded box whose tasks are shown."""
+
+
 async def list_flows(call: ApiCall) -> Page:
     """The list of flows."""
     query: FlowsQuery = call.query
@@ -55,11 +62,12 @@ def _parts(counts: dict[str, int]) -> dict[str, Any]:
 async def show_flow(call: ApiCall) -> Page:
     """The page of one flow, with its graph."""
     flow_id = call.path["flow_id"]
-    values: dict[str, Any] = {"steps": [], "graph": None, "too_large": None}
+    query: FlowQuery = call.query
+    values: dict[str, Any] = {"steps": [], "graph": None, "too_large": None, "unfold": query.unfold}
     try:
         found = await asked(call, flow_routes.show_flow, flow_id=flow_id)
         flow = found["flow"]
-        values |= {"steps": found["steps"], "graph": flow_graph.drawn(found["steps"])}
+        values |= {"steps": found["steps"], "graph": flow_graph.drawn(found["steps"], query.unfold)}
     except Problem as problem:
         if problem.status != 413:
             raise
@@ -68,4 +76,4 @@ async def show_flow(call: ApiCall) -> Page:
     return Page("flow.html", f"Flow {flow['name']}", {"flow": {**flow, "parts": _parts(flow["counts"])}, **values})
 
 
-PAGES: Final = (page("/flows", list_flows, FlowsQuery), page("/flows/{flow_id:int}", show_flow))
+PAGES: Final = (page("/flows", list_flows, FlowsQuery), page("/flows/{flow_id:int}", show_flow, FlowQuery))

@@ -12,6 +12,7 @@ from synergon.model.lifecycle import State
 from synergon.web import cluster_routes, task_routes
 from synergon.web.dashboard import charts
 from synergon.web.dashboard.pages import Page, asked, page
+from synergon.web.dashboard.recent_statistics import recent_statistics
 from synergon.web.routes import ApiCall
 
 MOST_RUNNING: Final = 8
@@ -35,7 +36,7 @@ async def show_overview(call: ApiCall) -> Page:
         call, task_routes.list_tasks, task_routes.TaskListQuery(state=(State.RUNNING,), limit=MOST_RUNNING)
     )
     counted = await asked(call, task_routes.count_tasks, task_routes.CountsQuery())
-    statistics = await call.engine.statistics(since=query.since)
+    statistics = await recent_statistics(call, query.since)
     return Page(
         "overview.html",
         "Overview",

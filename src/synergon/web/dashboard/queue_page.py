@@ -13,6 +13,7 @@ from synergon.model.task_statistics import Statistics
 from synergon.web import cluster_routes, kind_routes
 from synergon.web.dashboard import charts
 from synergon.web.dashboard.pages import Page, asked, page
+from synergon.web.dashboard.recent_statistics import recent_statistics
 from synergon.web.dashboard.text import plural
 from synergon.web.routes import ApiCall
 
@@ -32,7 +33,7 @@ async def list_queues(call: ApiCall) -> Page:
     kinds = (await asked(call, kind_routes.list_kinds))["kinds"]
     by_kind: defaultdict[str, list[Statistics]] = defaultdict(list)
     by_queue: defaultdict[str, list[Statistics]] = defaultdict(list)
-    for one in await call.engine.statistics(since=query.since):
+    for one in await recent_statistics(call, query.since):
         by_kind[one.kind].append(one)
         by_queue[one.queue].append(one)
     ages = {kind["kind"]: kind["oldest_ready_seconds"] for queue in status["queues"] for kind in queue["kinds"]}

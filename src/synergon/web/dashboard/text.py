@@ -73,6 +73,16 @@ def interval(value: str | None) -> str:
     return "" if value is None else duration(msgspec.convert(value, timedelta, strict=False).total_seconds())
 
 
+def interval_option(value: str | None) -> str:
+    """A duration of a document as users write it: `15m`, `2h`, `1.5s`."""
+    if value is None:
+        return ""
+    found = msgspec.convert(value, timedelta, strict=False).total_seconds()
+    units = (("d", 86400), ("h", 3600), ("m", 60))
+    unit, length = next(((unit, length) for unit, length in units if found and found % length == 0), ("s", 1))
+    return f"{found / length:g}{unit}"
+
+
 def between(start: str | None, end: str | None) -> float | None:
     """The seconds between two moments of a document; to now, if it has not ended."""
     first, last = moment(start), moment(end) or datetime.now(UTC)
@@ -105,6 +115,11 @@ def pretty_json(value: Any) -> str:
 def one_line(value: Any) -> str:
     """A JSON value on one line; a text as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def attribute_json(value: Any) -> str:
+    """A JSON value for an attribute that a script reads: every hidden character is an escape of JSON."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def plural(count: int, noun: str) -> str:

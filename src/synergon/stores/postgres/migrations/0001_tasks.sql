@@ -383,6 +383,7 @@ CREATE TABLE IF NOT EXISTS {schema}.schedule (
     skipped_since bigint,
     reason        text,   -- why the last occurrence that inserted nothing did so
     reason_at     bigint,
+    past          text    NOT NULL, -- the latest occurrences, as JSON
     CHECK ((next_at IS NULL) = (due_at IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 CREATE INDEX IF NOT EXISTS schedule_due ON {schema}.schedule (due_at ASC, name) WHERE due_at IS NOT NULL;

@@ -1,6 +1,6 @@
 -- name: add_schedule
 INSERT INTO {schema}.schedule ({ScheduleRow})
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
@@ -19,11 +19,11 @@ UPDATE {schema}.schedule AS old
 SET definition = new.definition, is_declared = new.is_declared, anchor = new.anchor, next_at = new.next_at,
     due_at = new.due_at, paused_at = new.paused_at, last_task_id = new.last_task_id, last_at = new.last_at,
     fired = new.fired, missed = new.missed, skipped = new.skipped, skips_in_row = new.skips_in_row,
-    skipped_since = new.skipped_since, reason = new.reason, reason_at = new.reason_at
+    skipped_since = new.skipped_since, reason = new.reason, reason_at = new.reason_at, past = new.past
 FROM unnest(
     $1::bigint[], $2::text[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
     $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-    $16::bigint[], $17::text[], $18::bigint[]
+    $16::bigint[], $17::text[], $18::bigint[], $19::text[]
 ) AS new (old_next_at, {ScheduleRow})
 WHERE old.name = new.name AND old.next_at IS NOT DISTINCT FROM new.old_next_at
 

@@ -293,6 +293,7 @@ CREATE TABLE synergon_schedule (
     skipped_since INTEGER,
     reason        TEXT,    -- why the last occurrence that inserted nothing did so
     reason_at     INTEGER,
+    past          BLOB    NOT NULL, -- the latest occurrences, as JSON
     CHECK ((next_at IS NULL) = (due_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_schedule_due ON synergon_schedule (due_at, name) WHERE due_at IS NOT NULL;

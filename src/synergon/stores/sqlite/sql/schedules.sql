@@ -1,6 +1,6 @@
 -- name: add_schedule
 INSERT INTO synergon_schedule ({ScheduleRow})
-VALUES ($1, CAST($2 AS BLOB), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+VALUES ($1, CAST($2 AS BLOB), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, CAST($18 AS BLOB))
 ON CONFLICT (name) DO NOTHING
 
 -- name: due_schedules
@@ -19,7 +19,7 @@ SELECT {ScheduleRow} FROM synergon_schedule ORDER BY name
 UPDATE synergon_schedule
 SET definition = CAST($3 AS BLOB), is_declared = $4, anchor = $5, next_at = $7, due_at = $8, paused_at = $9, last_task_id = $10,
     last_at = $11, fired = $12, missed = $13, skipped = $14, skips_in_row = $15, skipped_since = $16, reason = $17,
-    reason_at = $18
+    reason_at = $18, past = CAST($19 AS BLOB)
 WHERE name = $2 AND next_at IS $1
 
 -- name: delete_schedule

@@ -16,7 +16,7 @@ export function toast(text, isBad = false) {
 }
 
 // The answer of the API. Throws an Error with its words if it rejects the request.
-async function send(path, method, body) {
+export async function send(path, method, body) {
   let answer;
   try {
     answer = await fetch(api + path, {

@@ -1,5 +1,6 @@
 // The script of every page: starts the parts that the page needs.
 import { startActions } from "./actions.js";
+import { startForms } from "./forms.js";
 import { startGraph } from "./graph.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
@@ -55,6 +56,7 @@ startTheme();
 startFilters();
 startTimes();
 startActions();
+startForms();
 startGraph();
 startKeys();
 if (document.body.dataset.refresh) startLive();
