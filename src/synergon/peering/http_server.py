@@ -207,8 +207,7 @@ class ServerConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._body_bytes = 0
         self._has_head = False
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body = bytearray()
         self._is_complete = False
         self._keeps_alive = False
 
@@ -286,7 +285,7 @@ class ServerConnection(asyncio.Protocol):
             raise Rejected(400, "this is not a request of HTTP/1.1") from error
 
     def _pass_on(self) -> None:
-        answer = self._service.answer(self._url.decode("latin-1"), self._fields, b"".join(self._parts))
+        answer = self._service.answer(self._url.decode("latin-1"), self._fields, bytes(self._body))
         if self._service.is_verifying:
             self._server.mark_verified(self)
         self._is_answering = True
@@ -322,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
     def _reject(self, rejection: Rejected) -> None:
         """Answer with the error, read nothing more, and close the connection after LINGER_SECONDS."""
         self._rejection = rejection
-        self._parts = []
+        self._body.clear()
         self._server.troubles.add(
             str(rejection.status), f"rejected a request from {self.address}: {rejection.status} {rejection}"
         )
@@ -390,10 +389,9 @@ class ServerConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
-        self._size += len(body)
-        if self._size > self._service.body_limit:
+        if len(self._body) + len(body) > self._service.body_limit:
             raise self._too_large()
-        self._parts.append(body)
+        self._body += body  # not a list of parts: a client that sends many small ones would fill the memory
 
     def on_message_complete(self) -> None:
         """Note that the request is complete, and whether the connection stays open after it."""
