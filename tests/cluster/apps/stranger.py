@@ -18,7 +18,8 @@ from typing import Final
 
 MIB: Final = 1 << 20
 START: Final = b"POST /peer/v1 HTTP/1.1\r\nHost: here\r\n"
-FIELDS: Final = b"X-Peer-ID: x\r\nX-Peer-Time: 1\r\nX-Peer-Nonce: 1\r\nX-Peer-Signature: 1\r\n"
+FIELDS: Final = b"X-Peer-ID: x\r\nX-Peer-To: x\r\nX-Peer-Time: 1\r\nX-Peer-Nonce: 1\r\nX-Peer-Signature: 1\r\n"
+CHUNKED: Final = START + FIELDS + b"Transfer-Encoding: chunked\r\n\r\n"
 DEFERRAL_SECONDS: Final = 60
 """No attack lasts as long unless the server lets it."""
 PAUSE_SECONDS: Final = 0.01
@@ -68,7 +69,8 @@ ATTACKS: Final[dict[str, tuple[int, Callable[[], Iterator[bytes]]]]] = {
     "pipelined": (1, lambda: repeated(b"", START + FIELDS + b"Content-Length: 2\r\n\r\n{}", 72 * MIB)),
     "pipelined_elsewhere": (1, lambda: repeated(b"", b"GET / HTTP/1.1\r\n\r\n", 72 * MIB)),
     "large_body": (1, lambda: repeated(START + FIELDS + b"Content-Length: 99999999\r\n\r\n", b" ", 75 * MIB)),
-    "chunks": (1, lambda: repeated(START + FIELDS + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n", 75 * MIB)),
+    "chunks": (1, lambda: repeated(CHUNKED, b"1\r\n \r\n", 75 * MIB)),
+    "unended_chunks": (60, lambda: iter((CHUNKED + b"2\r\n  \r\n" * 18_000,))),
     "methods": (20, lambda: iter((b"GET /peer/v1 HTTP/1.1\r\n\r\nTELL / HTTP/1.1\r\n\r\n",))),
     "slow_body": (300, drip),
     "garbage": (20, garbage),
