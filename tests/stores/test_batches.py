@@ -100,6 +100,14 @@ async def test_the_alarm_makes_a_batch_ready(store: Store, worker: Worker) -> No
     assert ids_of(await claim(worker)) == [ids]
 
 
+async def test_a_wait_that_a_damaged_row_has_is_no_error(store: Store, worker: Worker) -> None:
+    await declare(store, wait=2**63 - 1)
+    await items(store, 2)
+    assert not await claim(worker)
+    await items(store, 1)
+    assert len(await claim(worker)) == 3
+
+
 async def test_no_alarm_is_left_behind(store: Store, worker: Worker) -> None:
     await declare(store, size=2)
     ids = await items(store, 1)

@@ -21,6 +21,7 @@ from synergon.model.claims import Claim, ClaimRequest
 from synergon.model.lifecycle import State
 from synergon.model.limits import KEY_QUEUES, BatchOutlook, NewBatch
 from synergon.stores.rows import KeyQueueName, LiveTask, NextBatch
+from synergon.stores.rules.rates import LAST_MOMENT
 from synergon.stores.session import Moves, Session
 
 ITEMS_AT_ONCE: Final = 1000
@@ -57,11 +58,17 @@ async def balance(session: Session, names: Collection[KeyQueueName], batch: NewB
 
 def _is_due(found: NextBatch, batch: NewBatch, now: int) -> bool:
     """Whether the batch can start: it is complete, or its oldest task has waited long enough."""
-    return found.count >= batch.size or (found.since is not None and found.since + batch.wait <= now)
+    due_at = _due_at(found, batch)
+    return found.count >= batch.size or (due_at is not None and due_at <= now)
 
 
 def _alarm(found: NextBatch, batch: NewBatch, *, is_due: bool) -> int | None:
-    return None if is_due or found.since is None else found.since + batch.wait
+    return None if is_due else _due_at(found, batch)
+
+
+def _due_at(found: NextBatch, batch: NewBatch) -> int | None:
+    """When the oldest task of the batch has waited long enough. A damaged row may have any wait."""
+    return None if found.since is None else min(found.since + batch.wait, LAST_MOMENT)
 
 
 async def outlook(session: Session, kind: str, limit_key: str) -> BatchOutlook | None:
