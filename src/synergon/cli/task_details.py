@@ -137,7 +137,7 @@ def _relations(task: TaskRecord) -> Iterator[tuple[str, str]]:
     if task.fair_key is not None:
         yield "tenant", task.fair_key
     if task.group_id is not None:
-        yield "group", str(task.group_id)
+        yield "flow or group", str(task.group_id)
     if task.parent_id is not None:
         yield "created by", f"task {task.parent_id}"
     if task.is_dependent:
