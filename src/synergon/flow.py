@@ -27,6 +27,7 @@ from synergon.options.dependency_options import (
 from synergon.options.json_types import describe, item_types, json_types, text_of, with_article
 from synergon.options.options import check_choice, check_name
 from synergon.options.overrides import Overrides
+from synergon.options.tenants import step_of_weight
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
@@ -117,8 +118,20 @@ class MapStep(Step[Any], Generic[Item]):
 
     def to_new_task(self, origin: str | None) -> NewTask:
         """The record of the task that creates one task for each item. It has the queue, the priority, the requirements,
-        the tags, the metadata and the number of attempts of these. All options of the call are those of the items."""
+        the tags, the metadata and the number of attempts of these. All options of the call are those of the items: the
+        title is a template that each item fills with its argument, and the weight is kept as the step of its tenant."""
+        placement = self.call.placement
         item = self.call.without_references(has_title=False)
+        if item.on_conflict != "return":
+            raise OptionError(
+                f"step {self.name} is a map and has on_conflict={item.on_conflict!r}; an item whose unique key a task "
+                f"holds gets that task: write flow.map({self.call.kind}.with_options(on_conflict='return'), ...)"
+            )
+        item = replace(
+            item,
+            title=placement.title,
+            fair_step=0 if placement.weight is None else step_of_weight(placement.weight),
+        )
         steps = _Needs(self)
         steps.add(self.over)
         for entry in self._after:
@@ -134,7 +147,7 @@ class MapStep(Step[Any], Generic[Item]):
             origin=origin,
             after=tuple(steps.needs),
             if_dependency_fails=self._if_fails,
-            overrides=msgspec.json.encode(Overrides(item=replace(item, on_conflict="return"))),
+            overrides=msgspec.json.encode(Overrides(item=item)),
         )
 
 

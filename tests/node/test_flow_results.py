@@ -11,7 +11,7 @@ from tests.conftest import NewEngine
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate
 
-from synergon import Batch, Engine, OptionError, State, TaskFailed
+from synergon import Batch, Context, Engine, OptionError, State, TaskFailed, injected
 from synergon.model.dependencies import Dependency
 from synergon.stores.rules import dependencies
 
@@ -109,6 +109,54 @@ async def test_a_map_over_two_items_with_one_key_fails_and_creates_nothing(engin
     assert 'items 1 ({"number":1}) and 2 ({"number":1}) have the same unique key' in message
     assert "of task 'keyed'" in message
     assert "remove repeated items" in message
+
+
+async def test_the_options_of_a_mapped_kind_are_those_of_its_items(engine: Engine) -> None:
+    tags: dict[str, int] = {}
+
+    @engine.task
+    async def words() -> list[str]:
+        return ["a", "b", "c"]
+
+    @engine.task(title="{word}", fair_by=lambda word: "one tenant")  # noqa: ARG005  named like the argument
+    async def shown(word: str, ctx: Context = injected) -> str:
+        tags[word] = (await engine.get(ctx.task_id)).fair_tag
+        return word
+
+    async with engine.worker():
+        for kind in (shown, shown.with_options(title="Page {word}", weight=0.5, priority=3)):
+            flow = engine.flow("mapped")
+            flow.map(kind, over=flow.add(words.call()))
+            run = await flow.enqueue()
+            assert (await run.wait(PATIENCE_SECONDS)).state is State.SUCCEEDED
+            items = [step.task for step in (await run.steps())[2:]]
+            if kind is shown:
+                assert [item.title for item in items] == ["a", "b", "c"]
+                continue
+            assert [(item.title, item.priority) for item in items] == [("Page a", 3), ("Page b", 3), ("Page c", 3)]
+            assert (tags["b"] - tags["a"], tags["c"] - tags["b"]) == (2_000_000, 2_000_000), "half of the turns"
+
+
+@pytest.mark.parametrize("on_conflict", ["raise", "replace"])
+def test_a_map_rejects_what_an_item_cannot_do_if_its_key_is_taken(memory_url: str, on_conflict: Any) -> None:
+    engine = Engine(memory_url)
+
+    @engine.task
+    async def words() -> list[str]:
+        return []
+
+    @engine.task(key="{word}")
+    async def keyed(word: str) -> None: ...
+
+    @engine.task(key="{word}", on_conflict=on_conflict)
+    async def strict(word: str) -> None: ...
+
+    flow = engine.flow("mapped")
+    step = flow.add(words.call())
+    for kind in (keyed.with_options(on_conflict=on_conflict), strict):
+        with pytest.raises(OptionError, match=rf"is a map and has on_conflict='{on_conflict}'; .* gets that task"):
+            flow.map(kind, over=step)
+    flow.map(strict.with_options(on_conflict="return"), over=step)
 
 
 async def test_a_result_that_is_not_stored_cannot_be_an_argument(engine: Engine) -> None:

@@ -40,7 +40,7 @@ class TenantTemplate:
         """The tenant for these arguments. `weight` is that of the call. Raises PayloadError if a function of the kind
         raises, or returns no valid value."""
         name = self._template.key(arguments)
-        return Tenant(name, round(STEP / (self._weight_of(name) if weight is None else weight)))
+        return Tenant(name, step_of_weight(self._weight_of(name) if weight is None else weight))
 
     def _weight_of(self, name: str) -> float:
         weight = self._weight
@@ -56,6 +56,11 @@ class TenantTemplate:
             return check_weight(made, f"{self._what} for {name!r}")
         except OptionError as error:
             raise PayloadError(str(error)) from None
+
+
+def step_of_weight(weight: float) -> int:
+    """The distance between the tags of a tenant of this weight."""
+    return round(STEP / weight)
 
 
 def fair_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from synergon.call import Configured, Enqueueable
 from synergon.errors import PayloadError
 from synergon.model.claims import Claim
 from synergon.model.dependencies import RESULTS_LIMIT_BYTES, Dependency
 from synergon.model.tasks import NewTask
 from synergon.node.attempts.attempt import Attempt
 from synergon.options.dependency_options import StoredReference
+from synergon.options.options import Placement
 from synergon.options.overrides import Overrides
 from synergon.options.payload import with_results
 from synergon.stores.base import Store
@@ -153,7 +155,8 @@ def items_of_map(
         raise PayloadError(
             f"a map needs a list, but the result of {which} is {type(values).__name__}; nothing was created"
         )
-    items = tuple(_item(item, task_type, claim, value) for value in values)
+    kind = task_type if item.title is None else Configured(task_type, Placement(title=item.title))
+    items = tuple(_item(item, kind, claim, value) for value in values)
     _check_keys(items, task_type)
     return items
 
@@ -178,8 +181,8 @@ def _shown(item: NewTask) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def _item(item: NewTask, task_type: AnyTask, claim: Claim, value: object) -> NewTask:
-    made = task_type.call_of_item(value).to_new_task()
+def _item(item: NewTask, kind: Enqueueable[..., Any], claim: Claim, value: object) -> NewTask:
+    made = kind.call_of_item(value).to_new_task()
     return msgspec.structs.replace(
         item,
         payload=made.payload,
@@ -187,7 +190,7 @@ def _item(item: NewTask, task_type: AnyTask, claim: Claim, value: object) -> New
         limit_key=made.limit_key,
         title=made.title,
         fair_key=made.fair_key,
-        fair_step=made.fair_step,
+        fair_step=item.fair_step or made.fair_step,
         meta=claim.meta,
         group_id=claim.group_id,
     )
