@@ -255,13 +255,19 @@ class Flow:
     def _options(
         self, call: Call[Any], after: Iterable[TaskReference | int], if_fails: IfDependencyFails | None
     ) -> tuple[After, IfDependencyFails]:
-        if self._is_enqueued:
-            raise OptionError(f"flow {self.name!r} is enqueued already; make another one")
+        self._check_is_new()
         if call.placement.conn is not None:
             raise OptionError("conn cannot be given for a step; write flow.enqueue(conn=...)")
         given = if_fails or call.placement.if_dependency_fails
         checked: IfDependencyFails = check_choice(given, ("cancel", "run"), "if_dependency_fails")
         return (*call.placement.after, *check_after(after)), checked
+
+    def _check_is_new(self) -> None:
+        if self._is_enqueued:
+            raise OptionError(
+                f"flow {self.name!r} is enqueued already; build another one with engine.flow(...), also if the "
+                "transaction that it was part of was rolled back"
+            )
 
     def _append(self, step: Step[Any]) -> None:
         _Needs(step).add_references(Overrides())  # steps of other flows are a mistake here
@@ -283,8 +289,7 @@ class Flow:
     def _new_group(self) -> tuple[NewGroup, Sequence[Call[Any]]]:
         if not self._steps:
             raise OptionError(f"flow {self.name!r} has no steps; add some with flow.add(...)")
-        if self._is_enqueued:
-            raise OptionError(f"flow {self.name!r} is enqueued already; make another one")
+        self._check_is_new()
         self._is_enqueued = True
         origin = self._engine._connection.origin
         tasks = tuple(step.to_new_task(origin) for step in self._steps)

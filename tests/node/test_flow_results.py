@@ -11,7 +11,7 @@ from tests.conftest import NewEngine
 from tests.node.every_store import every_url  # noqa: F401
 from tests.support import PATIENCE_SECONDS, Gate
 
-from synergon import Batch, Context, Engine, OptionError, State, TaskFailed, injected
+from synergon import Batch, Context, Engine, Event, OptionError, Reason, State, TaskFailed, injected
 from synergon.model.dependencies import Dependency
 from synergon.stores.rules import dependencies
 
@@ -111,6 +111,35 @@ async def test_a_map_over_two_items_with_one_key_fails_and_creates_nothing(engin
     assert "remove repeated items" in message
 
 
+async def test_a_map_whose_item_would_wait_for_itself_fails_with_what_to_do(engine: Engine) -> None:
+    reasons: list[Reason | None] = []
+
+    @engine.on_event
+    def note(event: Event) -> None:
+        if event.state is State.FAILED:
+            reasons.append(event.reason)
+
+    @engine.task
+    async def numbers() -> list[int]:
+        return [2, 1]
+
+    @engine.task(key="{number}")
+    async def keyed(number: int) -> int:
+        return number
+
+    async with engine.worker():
+        flow = engine.flow("circle")
+        flow.add(keyed.call(1), after=[flow.map(keyed, over=flow.add(numbers.call()))])
+        run = await flow.enqueue()
+        record = await run.wait(PATIENCE_SECONDS)
+        failed, last = (await run.steps())[1:]
+    assert (record.state, failed.task.reason, last.task.state) == (State.FAILED, Reason.ERROR, State.CANCELLED)
+    message = failed.task.errors[-1].message
+    assert f"holds the unique key of an item: task {last.task.id} of kind 'keyed' with the key '1'" in message
+    assert "use another key" in message
+    assert reasons == [Reason.ERROR]
+
+
 async def test_the_options_of_a_mapped_kind_are_those_of_its_items(engine: Engine) -> None:
     tags: dict[str, int] = {}
 
@@ -118,7 +147,7 @@ async def test_the_options_of_a_mapped_kind_are_those_of_its_items(engine: Engin
     async def words() -> list[str]:
         return ["a", "b", "c"]
 
-    @engine.task(title="{word}", fair_by=lambda word: "one tenant")  # noqa: ARG005  named like the argument
+    @engine.task(title="{word}", fair_by=lambda word: "one tenant")
     async def shown(word: str, ctx: Context = injected) -> str:
         tags[word] = (await engine.get(ctx.task_id)).fair_tag
         return word

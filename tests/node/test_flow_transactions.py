@@ -12,7 +12,7 @@ from tests.conftest import NewEngine
 from tests.postgres_server import distributed_url, server_url
 from tests.support import PATIENCE_SECONDS, all_tasks
 
-from synergon import Engine, Flow, KeyConflict, NotAvailable, Reason, State, TaskNotFound
+from synergon import Engine, Flow, KeyConflict, NotAvailable, OptionError, Reason, State, TaskNotFound
 
 
 @pytest.fixture(name="url", params=("sqlite", "postgres", "distributed"))
@@ -99,6 +99,8 @@ async def test_a_flow_that_the_caller_rolls_back_never_existed(engine: Engine, c
         assert orders(connection) == 0
         with pytest.raises(TaskNotFound, match=f"there is no flow {run.id}"):
             await run.status()
+        with pytest.raises(OptionError, match=r"build another one with engine.flow\(...\), also if .* rolled back"):
+            await flow.enqueue()
 
 
 async def test_a_step_whose_key_is_held_raises_and_the_callers_commit_stores_nothing_of_the_flow(

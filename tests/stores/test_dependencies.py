@@ -13,6 +13,7 @@ from tests.stores.actions import (
     declare_limit,
     pass_time,
     read,
+    settlement_of,
     state_of,
     states,
 )
@@ -310,12 +311,30 @@ async def test_an_item_whose_key_an_ended_task_holds_is_not_waited_for(store: St
     assert [bytes(one.result_json or b"") for one in needs if one.item is not None] == [b"7"]
 
 
-async def test_an_item_whose_task_waits_for_the_map_is_left_out(store: Store, worker: Worker) -> None:
-    after = await add_after(store, await add(store))
-    last = await add_after(store, after, key="a")
-    assert (await finish_map(worker, NewTask(kind="after", key="a"), NewTask(kind="item")))[0] == last
-    await finish_item(worker, Succeeded())
-    assert await state_of(store, after) is State.READY, "it does not wait for a task that waits for it"
+async def test_a_map_fails_if_a_task_that_waits_for_it_holds_the_key_of_an_item(store: Store, worker: Worker) -> None:
+    for are_neighbours in (True, False):
+        map_id = await add(store)
+        after = await add_after(store, map_id, key="a" if are_neighbours else None)
+        last = await add_after(store, after, key=None if are_neighbours else "a")
+        items = (NewTask(kind="after", key="b"), NewTask(kind="after", key="a"))
+        assert await finish_map(worker, *items) == (), "nothing was created"
+        record = await read(store, map_id)
+        assert (record.state, record.reason) == (State.FAILED, Reason.ERROR)
+        (error,) = record.errors
+        assert (error.type, error.attempt) == ("KeyConflict", 1)
+        assert f"task {after if are_neighbours else last} of kind 'after' with the key 'a'" in error.message
+        assert await states(store, [after, last]) == [State.CANCELLED, State.CANCELLED]
+
+
+async def test_of_two_maps_that_end_together_the_second_does_not_close_a_circle(store: Store, worker: Worker) -> None:
+    first, second = await add(store), await add(store)
+    one, two = await add_after(store, first, key="one"), await add_after(store, second, key="two")
+    claims = await worker.claim("work", limit=2)
+    children = {first: NewTask(kind="after", key="two"), second: NewTask(kind="after", key="one")}
+    await store.finish(
+        [settlement_of(claim, Succeeded(result=b"1", children=(children[claim.id],), is_map=True)) for claim in claims]
+    )
+    assert set(await states(store, [one, two])) == {State.READY, State.WAITING}
 
 
 async def test_a_step_is_cancelled_if_the_task_of_an_item_has_failed_before(store: Store, worker: Worker) -> None:

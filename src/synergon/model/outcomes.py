@@ -173,8 +173,18 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Whether the task has blamed its server without a charge, and runs again later."""
 
 
+def failed_map(item: str) -> Failed:
+    """The failure of a map: a task that waits for the map holds the unique key of an item, so as the task of that item
+    it would wait for its own end."""
+    message = f"a task that waits for this map holds the unique key of {item}; nothing was created: use another key"
+    return Failed(reason=Reason.ERROR, error=ErrorRecord(attempt=0, type="KeyConflict", message=message))
+
+
 def as_applied(outcome: Outcome, verdict: Verdict) -> Outcome:
-    """The outcome as the store has applied it: a task that has blamed servers too often was charged."""
+    """The outcome as the store has applied it: a task that has blamed servers too often was charged, and a map whose
+    item would wait for itself has failed."""
+    if isinstance(outcome, Succeeded) and verdict.state is State.FAILED:
+        return failed_map("an item of this map")
     is_charged = verdict.state in (State.FAILED, State.SCHEDULED) and not verdict.backs_off
     return outcome.otherwise if isinstance(outcome, ServerFault) and is_charged else outcome
 

@@ -259,8 +259,10 @@ class Completer:
         """Count an outcome, call the hooks, and signal to the other parts of the node what the verdict means for
         them."""
         outcome = fenced.outcome
-        if isinstance(outcome, ServerFault) and (applied := as_applied(outcome, verdict)) is not outcome:
-            self._log_charge(fenced, applied)
+        applied = outcome if verdict.state is _SUCCEEDED else as_applied(outcome, verdict)
+        if applied is not outcome:
+            if isinstance(outcome, ServerFault):
+                self._log_charge(fenced, applied)
             fenced = msgspec.structs.replace(fenced, outcome=applied)
         self.finished += 1
         if self._hooks.open or self._hooks.feed.open:
@@ -291,6 +293,13 @@ class Completer:
             case State.FAILED if isinstance(fenced.outcome, Refused):
                 self._logger.warning(
                     "task %d has failed for good (error): its arguments fit no live node of its kind",
+                    fenced.id,
+                    extra={"task_id": fenced.id},
+                )
+            case State.FAILED if isinstance(outcome, Succeeded):
+                self._logger.error(
+                    "task %d has failed for good (error): it is a map, and a task that waits for it holds the unique "
+                    "key of an item",
                     fenced.id,
                     extra={"task_id": fenced.id},
                 )

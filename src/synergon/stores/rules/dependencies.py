@@ -19,7 +19,7 @@ from synergon.errors import TaskNotFound
 from synergon.model.dependencies import DELETED, RESULTS_LIMIT_BYTES, Dependency
 from synergon.model.lifecycle import FINAL, LIVE, Reason, State
 from synergon.model.tasks import Insertion, NewTask
-from synergon.stores.rows import DependencyRow, FinalTask, LiveTask, NeededTask
+from synergon.stores.rows import DependencyRow, FinalTask, KeyHolder, LiveTask, NeededTask
 from synergon.stores.rules import ends
 from synergon.stores.session import Moves, Session
 
@@ -135,10 +135,19 @@ def _rows(task: NewTask, entry: Insertion, inserted: Sequence[Insertion], needed
             yield DependencyRow(entry.id, needs_id, position, None, task.if_dependency_fails, ended_as)
 
 
+async def find_circle(session: Session, map_id: int, items: Iterable[NewTask]) -> KeyHolder | None:
+    """A task that holds the unique key of an item of the map and waits for the map itself: if it were the task of that
+    item, it would wait for its own end. None if there is none."""
+    names = {(item.kind, item.key) for item in items if item.key is not None}
+    holders = await session.tasks.key_holders(names) if names else {}
+    later = await _dependents(session, map_id) if holders else set[int]()
+    return next((holder for holder in holders.values() if holder.id in later), None)
+
+
 async def add_items(session: Session, map_id: int, items: Sequence[Insertion]) -> None:
     """Let the tasks that wait for a map wait for the tasks of its items, too. If a task holds the unique key of an
-    item, that is its task: two maps may share it. If it waits for the map itself, nothing can wait for it: it is left
-    out."""
+    item, that is its task: two maps may share it. One that has come to wait for the map since `find_circle`, because
+    of another map that ends at this moment, is left out."""
     waiting = await session.dependencies.open_on([map_id])
     if not waiting:
         return

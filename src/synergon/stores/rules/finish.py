@@ -30,6 +30,7 @@ from synergon.model.outcomes import (
     Snoozed,
     Succeeded,
     Verdict,
+    failed_map,
     given_back,
 )
 from synergon.model.record import to_datetime
@@ -54,6 +55,7 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists what has
     become of the tasks that depend on those that ended."""
     await session.locks.for_outcomes(outcomes)
+    outcomes = [await _without_circle(session, entry) if _is_map(entry.outcome) else entry for entry in outcomes]
     applied: Applied = {}
     verdicts = await _succeed(session, outcomes, applied)
     tasks = await _current_tasks(session, outcomes, applied)
@@ -89,6 +91,20 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     if servers:
         told[-1] = replace(told[-1], servers=tuple(servers))
     return told
+
+
+def _is_map(outcome: Outcome) -> bool:
+    return isinstance(outcome, Succeeded) and outcome.is_map
+
+
+async def _without_circle(session: Session, entry: FencedOutcome) -> FencedOutcome:
+    """The outcome of a map; a failure if a task that waits for the map holds the unique key of one of its items."""
+    assert isinstance(entry.outcome, Succeeded)
+    found = await dependencies.find_circle(session, entry.id, entry.outcome.children)
+    if found is None:
+        return entry
+    item = f"an item: task {found.id} of kind {found.kind!r} with the key {found.key!r}"
+    return replace(entry, outcome=failed_map(item))
 
 
 def _as_charged(outcome: Outcome, task: LiveTask) -> Outcome:
