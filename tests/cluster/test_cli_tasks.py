@@ -235,6 +235,19 @@ def test_a_live_task_with_the_key_blocks_a_retry(shell: Shell) -> None:
     assert every.err == "error: 1 task cannot be retried: live tasks hold their keys\n"
 
 
+def test_a_task_that_another_one_needs_is_not_deleted(shell: Shell) -> None:
+    with shell.engine as engine:
+        (after,) = engine.enqueue_sync([engine.call("send", to="x").with_options(after=[1, LATER])])
+    one = shell.run("tasks", "delete", "1", "--app", "app")
+    reason = f"task {after.id} depends on it and may need its result; cancel that one, or wait for its end"
+    assert (one.code, one.err) == (1, f"error: task 1 cannot be deleted: {reason}\n")
+    every = shell.run("tasks", "delete", "--all", "--state", "succeeded", "--kind", "greet", "--app", "app")
+    assert (every.code, every.out) == (
+        0,
+        "1 task matches\ndeleted: 0 tasks\nkept 1 task that live tasks depend on\n",
+    )
+
+
 def test_queues_are_listed_paused_and_resumed(shell: Shell) -> None:
     paused = shell.run("queues", "pause", "mail", "mail2", "--app", "app")
     assert paused.out == "queue mail is paused\nqueue mail2 is paused; it has no tasks yet\n"

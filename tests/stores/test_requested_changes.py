@@ -112,7 +112,7 @@ async def test_a_needed_task_is_not_deleted_and_the_audit_says_why(store: Store,
     needs = (Need(task_id=needed), Need(task_id=other))
     (waiting,) = await store.insert([NewTask(kind=KIND, after=needs)])
     assert await request(store, "delete", needed) == (
-        f"rejected: task {waiting.id} depends on it and may need its result"
+        f"rejected: task {waiting.id} depends on it and may need its result; cancel that one, or wait for its end"
     )
     assert await state_of(store, needed) is State.SUCCEEDED
 

@@ -78,7 +78,9 @@ def _matching(total: int) -> str:
 def _category(result: Moved) -> str:
     if result.done:
         return "requested" if result.state is State.RUNNING else "done"
-    return "blocked" if result.key_holder is not None else "skipped"
+    if result.key_holder is not None:
+        return "blocked"
+    return "skipped" if result.needed_by is None else "needed"
 
 
 def _print_totals(operation: BulkOperation, totals: Counter[str]) -> bool:
@@ -87,6 +89,8 @@ def _print_totals(operation: BulkOperation, totals: Counter[str]) -> bool:
         print_line(f"requested the cancel of {plural(totals['requested'], 'running task')}")
     if totals["skipped"]:
         print_line(f"skipped {plural(totals['skipped'], 'task')} that had changed state meanwhile")
+    if totals["needed"]:
+        print_line(f"kept {plural(totals['needed'], 'task')} that live tasks depend on")
     if totals["blocked"]:
         print_error(f"{plural(totals['blocked'], 'task')} cannot be {operation.participle}: live tasks hold their keys")
     return not totals["blocked"]

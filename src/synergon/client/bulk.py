@@ -23,7 +23,7 @@ from synergon.model.operator_actions import NewAction, Verb
 from synergon.model.positions import RANGES
 from synergon.model.record import to_datetime
 from synergon.model.task_records import BulkFilters, TaskPage, TaskQuery, TaskRecord
-from synergon.model.tasks import MAP_SUCCEEDED, Reprioritizing, Rescheduling
+from synergon.model.tasks import MAP_SUCCEEDED, NEEDED, Reprioritizing, Rescheduling
 from synergon.options.options import reject_unknown
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class BulkOperation:
             return f"{cannot}: task {result.key_holder} is live and holds its key"
         if result.is_map:
             return f"{cannot}: {MAP_SUCCEEDED}"
+        if result.needed_by is not None:
+            return f"{cannot}: {NEEDED.format(result.needed_by)}"
         return f"task {result.id} is {result.state} and cannot be {self.participle}; {self.advice}"
 
 

@@ -24,7 +24,7 @@ from synergon.options.addresses import normal_address
 from synergon.options.durations import rough, seconds
 from synergon.options.options import check_any_limit_name, check_limit, check_name, check_rate
 from synergon.policies import Retention, cutoffs_of
-from synergon.stores.rules.action_texts import DEAD_NODE, NO_LIMIT, NO_PROVIDER, cancelled, key_holder_of
+from synergon.stores.rules.action_texts import DEAD_NODE, NO_LIMIT, NO_PROVIDER, cancelled, dependent_of, key_holder_of
 
 if TYPE_CHECKING:
     from synergon.client.announcer import Announcer
@@ -285,6 +285,7 @@ def _moved(action: AuditRecord, task_id: int, before: TaskRecord | None, after: 
         state=state,
         kind=None if known is None else known.kind,
         key_holder=key_holder_of(action),
+        needed_by=dependent_of(action),
         is_map=(action.outcome or "").endswith(MAP_SUCCEEDED),
         group_id=None if known is None or action.verb != "delete" else known.group_id,
         node_id=after.node_id if after is not None and state is State.RUNNING else None,

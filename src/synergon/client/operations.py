@@ -20,7 +20,7 @@ from synergon.model.record import is_storable, storable
 from synergon.model.requirements import KIND_DEFAULT
 from synergon.model.task_records import SORTED_STATES, Counts, Sort, TaskFilters, TaskPage, TaskQuery, TaskRecord
 from synergon.model.task_statistics import Statistics, StatisticsQuery
-from synergon.model.tasks import MAP_SUCCEEDED, Extension, MetaChange, Moved, Reprioritizing, Rescheduling
+from synergon.model.tasks import MAP_SUCCEEDED, NEEDED, Extension, MetaChange, Moved, Reprioritizing, Rescheduling
 from synergon.options.durations import Duration, microseconds, seconds
 from synergon.options.options import check_choice, check_meta, check_moment, check_priority, reject_unknown
 from synergon.options.store_urls import shown
@@ -136,10 +136,7 @@ class Operations:
         """Delete a task that is not running, live or final. Raises IllegalMove if it runs."""
         (moved,) = await self._store.delete([check_id(task_id)])
         if moved.needed_by is not None:
-            raise IllegalMove(
-                f"task {task_id} cannot be deleted: task {moved.needed_by} depends on it and may need its result",
-                task_id,
-            )
+            raise IllegalMove(f"task {task_id} cannot be deleted: {NEEDED.format(moved.needed_by)}", task_id)
         if not moved.done:
             self._check(moved, "deleted", "cancel it first")
         self._announcer.announce_moves([moved])
@@ -241,8 +238,7 @@ def listing_of(filters: Mapping[str, Any]) -> TaskQuery:
     limit, after = given.pop("limit", 100), given.pop("after", None)
     sort, ascending = given.pop("sort", "id"), given.pop("ascending", False)
     query = query_of(given)
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
-        raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
+    check_page_limit(limit)
     check_choice(sort, get_args(Sort), "sort")
     if not isinstance(ascending, bool):
         raise OptionError(f"ascending must be True or False, got {ascending!r}")
@@ -256,13 +252,20 @@ def listing_of(filters: Mapping[str, Any]) -> TaskQuery:
     return query
 
 
+def check_page_limit(limit: Any) -> int:
+    """Check how many entries a page may have."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+        raise OptionError(f"limit must be a whole number from 1 to 10000, got {limit!r}")
+    return limit
+
+
 def query_of(filters: Mapping[str, Any]) -> TaskQuery:
     """The checked filters of a listing."""
     given = {name: value for name, value in filters.items() if value is not None}
     states, kinds = _states(given.pop("state", None)), _names("kind", given.pop("kind", None))
     meta = _meta(given.pop("meta", None))
     ids: dict[str, Any] = {
-        column: _check_whole(name, given.pop(name)) for name, column in ID_FILTERS.items() if name in given
+        column: check_whole(name, given.pop(name)) for name, column in ID_FILTERS.items() if name in given
     }
     nodes = _names("node", given.pop("node", None))
     moments: dict[str, Any] = {
@@ -272,19 +275,21 @@ def query_of(filters: Mapping[str, Any]) -> TaskQuery:
         if name in given
     }
     for name, value in given.items():
-        _check_text(name, value)
+        check_text(name, value)
     if given.get("search") == "":
         raise OptionError("search must be text that is not empty")
     return TaskQuery(states=states, kinds=kinds, meta=meta, nodes=nodes, **ids, **moments, **given)
 
 
-def _check_whole(name: str, value: Any) -> int:
+def check_whole(name: str, value: Any) -> int:
+    """Check an id that restricts a listing."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**63:
         raise OptionError(f"{name} must be an id, a whole number above 0, got {value!r}")
     return value
 
 
-def _check_text(name: str, value: Any) -> str:
+def check_text(name: str, value: Any) -> str:
+    """Check a text that restricts a listing."""
     if not isinstance(value, str):
         raise OptionError(f"{name} must be text, got {value!r}")
     if not is_storable(value):
@@ -299,7 +304,7 @@ def _names(filter_name: str, value: Any) -> tuple[str, ...] | None:
     if not names:
         what = "the name of a kind or a list of names" if filter_name == "kind" else "the id of a node or a list of ids"
         raise OptionError(f"{filter_name} must be {what}, got an empty list")
-    return tuple(dict.fromkeys(_check_text(filter_name, one) for one in names))
+    return tuple(dict.fromkeys(check_text(filter_name, one) for one in names))
 
 
 def _meta(meta: Any) -> dict[str, Any] | None:
@@ -308,19 +313,19 @@ def _meta(meta: Any) -> dict[str, Any] | None:
     if not isinstance(meta, Mapping) or not meta:
         raise OptionError(f'meta must be a dict like {{"customer": 42}}, got {meta!r}')
     for name, value in meta.items():
-        _check_text("a name in meta", name)
+        check_text("a name in meta", name)
         is_finite = not isinstance(value, float) or math.isfinite(value)
         if not isinstance(value, str | int | float | None) or not is_finite:
             raise OptionError(f"meta is compared with texts, numbers, True, False and None; {name!r} is {value!r}")
         if isinstance(value, str):
-            _check_text(f"meta {name!r}", value)
+            check_text(f"meta {name!r}", value)
     return dict(meta)
 
 
 def _states(state: State | str | Iterable[State | str] | None) -> frozenset[State] | None:
     if state is None:
         return None
-    words = [state] if isinstance(state, str) else list(state)
+    words = [state] if isinstance(state, str) or not isinstance(state, Iterable) else list(state)
     try:
         return frozenset(State(word) for word in words)
     except ValueError as error:

@@ -128,6 +128,9 @@ class Woken(Record, frozen=True, kw_only=True):
 MAP_SUCCEEDED: Final = "it is a map that has created its items; retry those, or enqueue the flow again"
 """Why a map that has succeeded is not retried."""
 
+NEEDED: Final = "task {} depends on it and may need its result; cancel that one, or wait for its end"
+"""Why a task that a live task depends on is not deleted."""
+
 
 class Moved(Record, frozen=True, kw_only=True):
     """The result of an operation on one task. `state` is the task's state after it, or None if the task does not exist

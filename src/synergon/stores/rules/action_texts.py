@@ -17,6 +17,7 @@ from synergon.model.operator_actions import REJECTED, AuditRecord, NewAction, Ve
 from synergon.model.task_records import TaskRecord
 from synergon.model.tasks import (
     MAP_SUCCEEDED,
+    NEEDED,
     Cutoffs,
     Extension,
     MetaChange,
@@ -279,14 +280,23 @@ def retry_outcome(moved: Moved) -> str:
 
 def key_holder_of(action: AuditRecord) -> int | None:
     """The live task whose key was in the way of a retry, from the outcome text."""
-    found = re.fullmatch(re.escape(REJECTED + HELD_KEY).replace(r"\{\}", r"(\d+)"), action.outcome or "")
+    return _number_in(action, HELD_KEY)
+
+
+def dependent_of(action: AuditRecord) -> int | None:
+    """The live task that was in the way of a deletion, from the outcome text."""
+    return _number_in(action, NEEDED)
+
+
+def _number_in(action: AuditRecord, rejection: str) -> int | None:
+    found = re.fullmatch(re.escape(REJECTED + rejection).replace(r"\{\}", r"(\d+)"), action.outcome or "")
     return None if found is None else int(found[1])
 
 
 def delete_outcome(moved: Moved) -> str:
     """The outcome text of a deletion."""
     if moved.needed_by is not None:
-        raise Rejected(f"task {moved.needed_by} depends on it and may need its result")
+        raise Rejected(NEEDED.format(moved.needed_by))
     return moved_outcome(moved, "deleted")
 
 
