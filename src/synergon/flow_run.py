@@ -1,19 +1,59 @@
-"""The handle of an enqueued flow."""
+"""The handle of an enqueued flow, and the functions that read flows and the tasks of groups."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from synergon.async_calls import Bridge, sync
 from synergon.call import Call
+from synergon.errors import KeyConflict, ResultTimeout, TaskNotFound
 from synergon.handle import Handle
 from synergon.model.flows import FlowRecord, FlowStep
 from synergon.model.groups import OpenedGroup
+from synergon.model.lifecycle import LIVE
+from synergon.model.task_records import TaskQuery, TaskRecord
 from synergon.options.durations import Duration, seconds
 
 if TYPE_CHECKING:
     from synergon.engine import Engine
+
+
+AT_ONCE: Final = 500
+"""How many tasks are read at once."""
+
+
+async def tasks_of(engine: Engine, group_id: int) -> list[TaskRecord]:
+    """The tasks of a group or a flow, by ascending id."""
+    found: list[TaskRecord] = []
+    after: str | None = None
+    while True:
+        page = await engine._store.list_tasks(TaskQuery(group_id=group_id, after=after, limit=AT_ONCE))
+        found += page
+        after = page.next
+        if after is None:
+            return found[::-1]
+
+
+async def record_of(engine: Engine, flow_id: int) -> FlowRecord:
+    """The current record of a flow. Raises TaskNotFound if there is none."""
+    (found,) = await engine._store.groups([flow_id])
+    if found is None or not found.is_flow:
+        raise TaskNotFound(f"there is no flow {flow_id}: it never existed, or it was pruned", flow_id)
+    return FlowRecord.of(found)
+
+
+async def steps_of(engine: Engine, flow_id: int) -> list[FlowStep]:
+    """The tasks of a flow, with what they depend on, by ascending id. Raises TaskNotFound if there is none."""
+    await record_of(engine, flow_id)
+    tasks = await tasks_of(engine, flow_id)
+    steps: list[FlowStep] = []
+    for start in range(0, len(tasks), AT_ONCE):
+        some = tasks[start : start + AT_ONCE]
+        needs = await engine._store.dependencies([task.id for task in some])
+        steps += [FlowStep(task=task, needs=tuple(found)) for task, found in zip(some, needs, strict=True)]
+    return steps
 
 
 class FlowRun:
@@ -48,13 +88,13 @@ class FlowRun:
 
     async def status(self) -> FlowRecord:
         """The current record of the flow. Raises TaskNotFound if it does not exist."""
-        return await self._engine.flows.record(self.id)
+        return await record_of(self._engine, self.id)
 
     status_sync: Final = sync(status)
 
     async def steps(self) -> list[FlowStep]:
         """The tasks of the flow, with what they depend on, by ascending id."""
-        return await self._engine.flows.steps(self.id)
+        return await steps_of(self._engine, self.id)
 
     steps_sync: Final = sync(steps)
 
@@ -66,20 +106,45 @@ class FlowRun:
 
     async def wait(self, timeout: Duration | None = None) -> FlowRecord:
         """Wait until all tasks of the flow have ended, in whatever state. Raises ResultTimeout after `timeout`."""
-        return await self._engine.flows.wait(self.id, timeout)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                while (record := await self.status()).ended_at is None:
+                    await self._one_ended()
+        except TimeoutError:
+            raise ResultTimeout(f"flow {self.id} had not ended after {limit:g} s; its tasks go on") from None
+        return record
 
     wait_sync: Final = sync(wait)
 
+    async def _one_ended(self) -> None:
+        """Wait for the end of a live task, the newest: the last step ends last, unless a map has created more."""
+        page = await self._engine._store.list_tasks(TaskQuery(group_id=self.id, states=LIVE, limit=1))
+        for task in page:
+            await self._engine.wait(task.id)
+
     async def cancel(self, why: str | None = None) -> int:
         """Cancel all live tasks of the flow, in one transaction. Returns how many there were."""
-        return await self._engine.flows.cancel(self.id, why)
+        await self.status()
+        return await self._engine._operations.cancel_group(self.id, why)
 
     cancel_sync: Final = sync(cancel)
 
     async def retry(self) -> int:
         """Run the steps that failed or were cancelled again, and those that were cancelled because of them, in one
         transaction. Steps that succeeded do not run again. Returns how many steps had failed or were cancelled
-        themselves; those that were cancelled because of them come back, too, and are not counted."""
-        return await self._engine.flows.retry(self.id)
+        themselves; those that were cancelled because of them come back, too, and are not counted. Raises KeyConflict,
+        without a change, if a live task holds the unique key of one of them."""
+        await self.status()
+        moves = await self._engine._store.retry_flow(self.id)
+        for moved in moves:
+            if moved.key_holder is not None:
+                raise KeyConflict(
+                    f"flow {self.id} cannot be retried: task {moved.key_holder} is live and holds the key of its step "
+                    f"{moved.id}",
+                    moved.key_holder,
+                )
+        self._engine._announcer.announce_moves(moves)
+        return sum(moved.done for moved in moves)
 
     retry_sync: Final = sync(retry)

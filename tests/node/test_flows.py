@@ -309,6 +309,11 @@ async def test_flows_are_listed_newest_first_with_cursors(engine: Engine) -> Non
             await engine.flows.list(state="open")
         with pytest.raises(OptionError, match="limit must be a whole number from 1 on, got 0"):
             await engine.flows.list(limit=0)
+        for before in ("x", 0, True, 2**63):
+            with pytest.raises(OptionError, match=f"before must be an id, a whole number above 0, got {before!r}"):
+                await engine.flows.list(before=before)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="name must be text, got 1"):
+            await engine.flows.list(name=1)  # type: ignore[arg-type]
         with pytest.raises(TaskNotFound, match="there is no flow 4711"):
             await engine.flows.get(4711)
 

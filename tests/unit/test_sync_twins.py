@@ -31,7 +31,6 @@ WITHOUT: Final[dict[tuple[type, str], str]] = {
     (TaskType, "delay"): "another name of `enqueue`",
     (Configured, "delay"): "another name of `enqueue`",
     (Provider, "handle"): "users implement it",
-    **{(Flows, name): "of FlowRun, which has the twin" for name in ("cancel", "record", "retry", "steps", "wait")},
     (Tester, "note_inserted"): "of the store",
     (Tester, "run_or_join"): "of the waiters",
 }
@@ -59,6 +58,15 @@ def test_a_twin_has_the_parameters_of_its_coroutine(cls: type, name: str) -> Non
         return [str(each) for each in inspect.signature(getattr(cls, method)).parameters.values()]
 
     assert parameters(f"{name}_sync") == parameters(name)
+
+
+def test_the_reference_names_the_calls_of_an_engine_that_have_no_twin() -> None:
+    reference = Path("docs/reference.md").read_text()
+    (promise,) = [part for part in reference.split("\n\n") if part.startswith("Every call that is awaited has a twin")]
+    for cls, name in WITHOUT:
+        if cls is Engine:
+            assert f"`engine.{name}`" in promise
+            assert WITHOUT[cls, name] in promise, "what replaces it"
 
 
 def test_the_exceptions_exist() -> None:

@@ -119,7 +119,7 @@ async def fill(engine: Engine, *, many: int = 12) -> dict[str, int]:
 
 
 async def _all_ended(engine: Engine, flow_id: int) -> bool:
-    flow = await engine.flows.record(flow_id)
+    flow = await (await engine.flows.get(flow_id)).status()
     counts = await engine.counts()
     return flow.state is not None and counts[State.FAILED] >= 8 and counts[State.RUNNING] >= 4
 

@@ -26,7 +26,9 @@ from synergon.cli.output import (
     write_json,
 )
 from synergon.cli.watch import WatchCommand, WatchOption, run_watched
+from synergon.client.operations import check_id
 from synergon.engine import Engine
+from synergon.flow_run import record_of, steps_of
 from synergon.model.flows import FlowPage, FlowRecord, FlowStep
 from synergon.model.lifecycle import State
 from synergon.model.record import to_datetime
@@ -108,8 +110,8 @@ def show(flow_id: Id, app: AppOption = None, url: UrlOption = None, as_json: Jso
     """
 
     async def read(engine: Engine) -> tuple[FlowRecord, list[FlowStep], datetime]:
-        record = await engine.flows.record(flow_id)
-        return record, await engine.flows.steps(flow_id), to_datetime(await engine._store.now())
+        record = await record_of(engine, check_id(flow_id))
+        return record, await steps_of(engine, flow_id), to_datetime(await engine._store.now())
 
     flow, steps, now = run_connected(app, url, read)
     if as_json:

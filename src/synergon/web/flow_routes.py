@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from synergon.client.flows import tasks_of
 from synergon.client.operations import check_id
 from synergon.errors import TaskNotFound
+from synergon.flow_run import record_of, steps_of, tasks_of
 from synergon.model.flows import FlowPage, FlowRecord
 from synergon.model.groups import GroupRecord
 from synergon.web import documents
@@ -41,7 +41,7 @@ async def show_flow(call: ApiCall) -> Any:
     """One flow, with its tasks and what they depend on."""
     flow = await _flow(call)
     _check_size(flow.counts)
-    steps = await call.engine.flows.steps(flow.id)
+    steps = await steps_of(call.engine, flow.id)
     return {
         "flow": flow.as_dict(),
         "steps": [
@@ -53,7 +53,7 @@ async def show_flow(call: ApiCall) -> Any:
 async def _flow(call: ApiCall) -> FlowRecord:
     flow_id = call.path["flow_id"]
     try:
-        return await call.engine.flows.record(flow_id)
+        return await record_of(call.engine, check_id(flow_id))
     except TaskNotFound as error:
         raise Problem(404, str(error), flow_id=flow_id) from error
 

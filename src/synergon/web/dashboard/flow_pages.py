@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from synergon.flow_run import record_of
 from synergon.model.lifecycle import FINAL, State
 from synergon.web import flow_routes
 from synergon.web.dashboard import flow_graph
@@ -71,7 +72,7 @@ async def show_flow(call: ApiCall) -> Page:
     except Problem as problem:
         if problem.status != 413:
             raise
-        flow = (await call.engine.flows.record(flow_id)).as_dict()
+        flow = (await record_of(call.engine, flow_id)).as_dict()
         values["too_large"] = problem.detail
     return Page("flow.html", f"Flow {flow['name']}", {"flow": {**flow, "parts": _parts(flow["counts"])}, **values})
 
