@@ -290,7 +290,7 @@ class Enqueueable(Generic[Parameters, Value]):
     async def enqueue_many(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """Store one task per entry, all or none. An entry is a tuple of positional arguments, or a dict of named
         ones."""
-        calls = await made_in_chunks(self._bind_entry, list(arguments))
+        calls = await made_in_chunks(self._bind_entry, _listed(arguments))
         return await self._task_type.engine.enqueue(calls)
 
     def enqueue_sync(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Handle[Value]:
@@ -300,7 +300,7 @@ class Enqueueable(Generic[Parameters, Value]):
 
     def enqueue_many_sync(self, arguments: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Handle[Value]]:
         """`enqueue_many` for code without an event loop."""
-        calls = [self._bind_entry(entry) for entry in arguments]
+        calls = [self._bind_entry(entry) for entry in _listed(arguments)]
         return self._task_type.engine.enqueue_sync(calls)
 
     def with_options(self, **options: Unpack[CallOptions]) -> Configured[Parameters, Value]:
@@ -340,6 +340,12 @@ class Configured(Enqueueable[Parameters, Value]):
     def _name_in_code(self) -> str:
         """The expression for this object in the user's code, for messages."""
         return f"{self._task_type._name_in_code}.with_options(...)"
+
+
+def _listed(arguments: Iterable[Value]) -> list[Value]:
+    if not isinstance(arguments, Iterable):
+        raise PayloadError(f"enqueue_many takes a list of tuples or dicts of arguments, got {arguments!r}")
+    return list(arguments)
 
 
 def check_kind(name: Any) -> str:

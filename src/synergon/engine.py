@@ -31,7 +31,7 @@ from synergon.client.enqueuer import Enqueuer
 from synergon.client.events import Events, check_subscriber
 from synergon.client.flows import Flows, Groups
 from synergon.client.lifecycle import Lifecycle
-from synergon.client.operations import Operations, check_due, check_why
+from synergon.client.operations import Operations, check_due, check_page_limit, check_why
 from synergon.client.ports import Ports
 from synergon.client.results import Results
 from synergon.client.schedule_declarations import ScheduleDeclarations
@@ -610,8 +610,9 @@ class Engine(ScheduleDeclarations):
     servers_sync: Final = sync(servers)
 
     async def audit(self, limit: int = 100) -> list[AuditRecord]:
-        """The latest operator actions, newest first: who, when, what, and the outcome."""
-        return await self._store.audit(limit)
+        """The latest operator actions, newest first: who, when, what, and the outcome. `limit`
+        is at most 10000."""
+        return await self._store.audit(check_page_limit(limit))
 
     audit_sync: Final = sync(audit)
 

@@ -160,6 +160,8 @@ class BatchErrors(SynergonError):
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        if not isinstance(errors, Mapping):
+            raise OptionError(f"BatchErrors takes errors by the index of their item, like {{0: error}}, got {errors!r}")
         for index, error in errors.items():
             if isinstance(index, bool) or not isinstance(index, int) or index < 0:
                 raise OptionError(f"BatchErrors takes errors by the index of their item, got the index {index!r}")

@@ -434,7 +434,7 @@ def test_a_wrong_batch_is_rejected(batch: Any, said: str) -> None:
         batch()
 
 
-@pytest.mark.parametrize("errors", [{}, {"0": ValueError()}, {-1: ValueError()}, {0: "bad"}])
+@pytest.mark.parametrize("errors", [{}, {"0": ValueError()}, {-1: ValueError()}, {0: "bad"}, [ValueError()], None])
 def test_wrong_batch_errors_are_rejected(errors: Any) -> None:
     with pytest.raises(OptionError, match="BatchErrors takes"):
         BatchErrors(errors)

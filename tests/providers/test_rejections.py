@@ -60,6 +60,10 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         lambda e: e.provider("p", servers={"a": 2**31}),
         "capacity of 'a' must be at most 2147483647, or None for no limit, got 2147483648",
     ),
+    "huge slots": (
+        lambda e: e.provider("p", servers=["a"], slots=10**30),
+        "provider 'p': slots must be at most 100000, got 1000",
+    ),
     "negative capacity of all": (
         lambda e: e.provider("p", servers=["a"], capacity=-1),
         "capacity must be a whole number",

@@ -557,3 +557,27 @@ def test_a_logger_logs(logger: Any) -> None:
         Engine("memory://", logger=logger)
     adapter: Any = logging.LoggerAdapter(logging.getLogger("mine"))
     assert Engine("memory://", logger=adapter).logger is adapter
+
+
+# ---------------------------------------------------------------- lists and listings
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, 10**30, True, "7", None])
+async def test_the_limit_of_a_page_is_a_number_from_1_to_10000(engine: Engine, limit: Any) -> None:
+    for listing in (engine.audit, engine.tasks):
+        with pytest.raises(OptionError, match="limit must be a whole number from 1 to 10000, got "):
+            await listing(limit=limit)
+
+
+@pytest.mark.parametrize("state", [1, [1], ["redy"], object()])
+async def test_a_state_that_does_not_exist_is_refused(engine: Engine, state: Any) -> None:
+    with pytest.raises(OptionError, match="a task's state is one of waiting, "):
+        await engine.tasks(state=state)
+
+
+@pytest.mark.parametrize("given", [None, 7])
+async def test_what_is_no_list_of_calls_is_refused(engine: Engine, greet: Any, given: Any) -> None:
+    with pytest.raises(OptionError, match=rf"engine.enqueue takes a list of calls, .* got {given}"):
+        await engine.enqueue(given)
+    with pytest.raises(PayloadError, match=f"enqueue_many takes a list of tuples or dicts of arguments, got {given}"):
+        await greet.enqueue_many(given)

@@ -17,6 +17,8 @@ def listed_calls(calls: Iterable[Call[Value]]) -> list[Call[Value]]:
         raise OptionError(
             f"engine.enqueue takes a list of calls, got one; write engine.enqueue([{calls.kind}.call(...)])"
         )
+    if not isinstance(calls, Iterable):
+        raise OptionError(f"engine.enqueue takes a list of calls, like [greet.call('Ada')], got {calls!r}")
     listed = list(calls)
     for call in listed:
         if not isinstance(call, Call):

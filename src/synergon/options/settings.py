@@ -192,10 +192,11 @@ def _check_queues(value: Any) -> dict[str, int | None] | None:
 
 
 def _check_queue_bound(name: str, value: Any) -> int | None:
-    return None if value is None else _check_at_once(value, f"the bound of queue {name!r}")
+    return None if value is None else check_at_once(value, f"the bound of queue {name!r}")
 
 
-def _check_at_once(value: Any, what: str) -> int:
+def check_at_once(value: Any, what: str) -> int:
+    """Check how many tasks may run at once on a node."""
     count = check_count(value, what)
     if count > MOST_CONCURRENT:
         raise OptionError(f"{what} must be at most {MOST_CONCURRENT}, got {value!r}; start more workers instead")
@@ -322,15 +323,15 @@ def is_module_name(text: str) -> bool:
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "url": check_url,
     "name": lambda value: check_name(value, "name"),
-    "concurrency": lambda value: _check_at_once(value, "concurrency"),
-    "threads": lambda value: _check_at_once(value, "threads"),
+    "concurrency": lambda value: check_at_once(value, "concurrency"),
+    "threads": lambda value: check_at_once(value, "threads"),
     "queues": _check_queues,
     "timeout": check_timeout,
     "lease": _check_lease,
     "sweep": _check_sweep,
     "grace": _check_grace,
     "retention": _check_retention,
-    "child_processes": lambda value: _check_at_once(value, "child_processes"),
+    "child_processes": lambda value: check_at_once(value, "child_processes"),
     "child_tasks": lambda value: check_count(value, "child_tasks"),
     "resources": _check_resources,
     "labels": lambda value: check_labels(value, "labels"),

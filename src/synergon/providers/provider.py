@@ -19,8 +19,8 @@ from synergon.model.limits import NewProvider, NewServer, ServerRecord
 from synergon.options.addresses import normal_address
 from synergon.options.decorators import TaskDecorator
 from synergon.options.durations import Duration, microseconds, seconds
-from synergon.options.options import HOOKS, check_count, check_hooks, check_limit, check_timeout, reject_unknown
-from synergon.options.settings import UNSET
+from synergon.options.options import HOOKS, check_hooks, check_limit, check_timeout, reject_unknown
+from synergon.options.settings import UNSET, check_at_once
 from synergon.policies import Health
 from synergon.providers.commands import CommandDecorator
 from synergon.providers.kind import Kind
@@ -78,7 +78,7 @@ class Provider:
             raise OptionError(f"{where}: health must be a Health, or None for none, got {health!r}")
         self._servers = listed_servers(servers, check_limit(capacity, "capacity"), where)
         self._capacity = capacity
-        self.slots: Final = None if slots is None else check_count(slots, f"{where}: slots")
+        self.slots: Final = None if slots is None else check_at_once(slots, f"{where}: slots")
         """How many of its tasks may run at once on each node; None means any number."""
         self._health = health
         self.timeout: float | None = UNSET
