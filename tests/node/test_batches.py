@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from tests.conftest import NewEngine
 from tests.node import process_functions as process_bodies
 from tests.node.every_store import every_url  # noqa: F401
 from tests.node.process_functions import on
@@ -79,6 +81,66 @@ async def test_single_items_make_a_batch_too(engine: Engine) -> None:
         handles = [await note.enqueue(number) for number in range(4)]
         assert await results(handles) == [None] * 4
     assert seen == [[0, 1, 2, 3]]
+
+
+async def test_a_call_with_other_kinds_completes_a_batch(engine: Engine) -> None:
+    @engine.task(batch=Batch(size=2, wait="1h"))
+    async def note(numbers: list[int]) -> None: ...
+
+    @engine.task
+    async def other() -> None: ...
+
+    async with engine, engine.worker():
+        first = await note.enqueue(1)
+        await results([first, *await engine.enqueue([note.call(2), other.call()])])
+
+
+@pytest.mark.parametrize("fired_by", ["the worker", "an operator"])
+@pytest.mark.parametrize(("size", "wait"), [(50, 0.1), (2, "1h")], ids=["due", "complete"])
+async def test_items_of_a_schedule_start_without_a_sweep(
+    engine: Engine, fired_by: str, size: int, wait: float | str
+) -> None:
+    """The batch is due soon, or the item of the schedule completes it."""
+    seen: list[list[int]] = []
+
+    @engine.task(batch=Batch(size=size, wait=wait))
+    async def note(numbers: list[int]) -> None:
+        seen.append(numbers)
+
+    @engine.task
+    async def other() -> None: ...
+
+    async with engine:
+        starts_at = datetime.now(UTC) + (timedelta(seconds=2) if fired_by == "the worker" else timedelta(hours=1))
+        await engine.schedules.create("items", note.call(2), every="1h", starts_at=starts_at)
+        async with engine.worker():
+            await (await other.enqueue()).result(PATIENCE_SECONDS)  # the worker has started, and has swept
+            if size == 2:
+                await note.enqueue(1)
+            if fired_by == "an operator":
+                await engine.schedules.run_now("items")
+            await until(lambda: bool(seen))
+    assert [sorted(batch) for batch in seen] == [[1, 2] if size == 2 else [2]]
+
+
+async def test_items_of_a_schedule_that_another_process_runs_start_without_a_sweep(
+    new_engine: NewEngine, sqlite_url: str
+) -> None:
+    worker, producer = new_engine(sqlite_url), new_engine(sqlite_url)
+
+    @worker.task(batch=Batch(size=50, wait=0.1))
+    async def note(numbers: list[int]) -> None: ...
+
+    @worker.task
+    async def other() -> None: ...
+
+    async with worker, producer:
+        await worker.schedules.create("items", note.call(1), every="1h")
+        async with worker.worker():
+            await (await other.enqueue()).result(PATIENCE_SECONDS)  # the worker has started, and has swept
+            handle = await producer.schedules.run_now("items")
+            assert handle is not None
+            await ended(handle)
 
 
 async def test_items_are_batched_by_their_key(engine: Engine) -> None:

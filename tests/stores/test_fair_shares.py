@@ -119,6 +119,44 @@ async def test_a_tenant_that_was_away_has_no_credit(store: Store, worker: Worker
     assert await taken(store, worker, 10) == "ab" * 5
 
 
+@pytest.mark.parametrize("outcome", [None, "snoozed"])
+async def test_a_tenant_that_joins_while_no_task_is_ready_has_no_credit(
+    store: Store, worker: Worker, outcome: str | None
+) -> None:
+    """The last task of the other tenant runs, or waits for a retry."""
+    await put(store, "a", 50)
+    *others, last = await worker.claim_rooms(FAIR)
+    for claim in others:
+        await worker.finish(claim, OUTCOMES["succeeded"])
+    if outcome is not None:
+        await worker.finish(last, OUTCOMES[outcome])
+    await put(store, "b", 20)
+    await put(store, "a", 1)
+    assert "a" in await taken(store, worker, 3)
+
+
+async def test_a_tenant_that_joins_while_the_queue_is_paused_has_no_credit(store: Store, worker: Worker) -> None:
+    await put(store, "a", 100)
+    for claim in await worker.claim_rooms(FAIR, limit=50):
+        await worker.finish(claim, OUTCOMES["succeeded"])
+    await store.pause(["default"])
+    await put(store, "b", 20)
+    await store.resume(["default"])
+    assert await taken(store, worker, 10) == "ab" * 5
+
+
+async def test_a_paused_queue_does_not_hold_the_turns_back_while_no_other_task_is_ready(
+    store: Store, worker: Worker
+) -> None:
+    await put(store, "c", 1, queue="paused")
+    await store.pause(["paused"])
+    await put(store, "a", 50)
+    await worker.claim_rooms(FAIR)
+    await put(store, "b", 20)
+    await put(store, "a", 10)
+    assert await taken(store, worker, 10) == "bb" + "ab" * 4
+
+
 async def test_tasks_of_a_tenant_start_in_the_order_of_their_arrival(store: Store, worker: Worker) -> None:
     ids = [task_id for _ in range(5) for task_id in await put(store, "a", 2)]
     assert ids_of(await worker.claim_rooms(FAIR)) == ids
@@ -146,6 +184,16 @@ async def test_tasks_that_do_not_wait_for_a_turn_cost_none(store: Store, worker:
         await store.reschedule([Rescheduling(id=task_id, delay=HOUR) for task_id in idle])
     await put(store, "a", 5)
     assert await taken(store, worker, 10) == "ba" * 5
+
+
+@pytest.mark.parametrize("way", ["cancelled", "deleted"])
+async def test_tasks_behind_one_that_is_gone_keep_their_turns(store: Store, worker: Worker, way: str) -> None:
+    *gone, remaining = await put(store, "a", 5)
+    await put(store, "b", 20)
+    await (store.cancel(gone) if way == "cancelled" else store.delete(gone))
+    (new,) = await put(store, "a")
+    assert [await tag_of(store, task_id) for task_id in (remaining, new)] == [1 + 4 * STEP, 1 + 5 * STEP]
+    assert await taken(store, worker, 8) == "bbbb" + "abba"
 
 
 async def test_a_backlog_of_lower_priority_costs_no_turn(store: Store, worker: Worker) -> None:
@@ -361,23 +409,37 @@ class Oracle:
         self.ready: dict[int, tuple[str, int, int]] = {}
         """Tenant, priority and tag of each ready task."""
         self.running: dict[int, tuple[str, int, int]] = {}
+        """Those of tasks that run, or wait for a retry."""
+        self.queues: dict[int, str] = {}
+        self.paused: set[str] = set()
 
     def put(self, task_id: int, tenant: str, priority: int, step: int) -> None:
-        ready = [tag for _, its_priority, tag in self.ready.values() if its_priority == priority]
+        ready = [
+            tag
+            for its_id, (_, its_priority, tag) in self.ready.items()
+            if its_priority == priority and self.queues[its_id] not in self.paused
+        ]
         mine = [
             tag
             for its_tenant, its_priority, tag in (*self.ready.values(), *self.running.values())
             if (its_tenant, its_priority) == (tenant, priority)
         ]
-        start = min(ready, default=1)
+        start = min(ready) if ready else self._last_start(priority)
         self.ready[task_id] = tenant, priority, max(start, max(mine) + step) if mine else start
+
+    def _last_start(self, priority: int) -> int:
+        """The present turn while no task is ready in a queue that is not paused."""
+        waiting = [tag for _, its_priority, tag in self.ready.values() if its_priority == priority]
+        running = [tag for _, its_priority, tag in self.running.values() if its_priority == priority]
+        return max(min(waiting, default=1), max(running, default=1))
 
     def first(self, number: int) -> list[int]:
         def position(task_id: int) -> tuple[int, int, int]:
             _, priority, tag = self.ready[task_id]
             return -priority, tag, task_id
 
-        return sorted(self.ready, key=position)[:number]
+        claimable = [task_id for task_id in self.ready if self.queues[task_id] not in self.paused]
+        return sorted(claimable, key=position)[:number]
 
     def start(self, ids: Sequence[int]) -> None:
         for task_id in ids:
@@ -386,9 +448,12 @@ class Oracle:
 
 STEPS = {"a": STEP, "b": STEP // 3, "c": STEP * 5}
 moves = st.one_of(
-    st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(1, 6), st.sampled_from([0, 0, 1])),
+    st.tuples(
+        st.just("put"), st.sampled_from("abc"), st.integers(1, 6), st.sampled_from([0, 0, 1]), st.sampled_from("xy")
+    ),
+    st.tuples(st.sampled_from(["pause", "resume"]), st.sampled_from("xy")),
     st.tuples(st.just("start"), st.integers(1, 6)),
-    st.tuples(st.sampled_from(["succeed", "retry", "cancel", "raise"]), st.integers(0, 20)),
+    st.tuples(st.sampled_from(["succeed", "retry", "snooze", "cancel", "raise"]), st.integers(0, 20)),
 )
 
 
@@ -414,10 +479,11 @@ async def play(store: Store, script: list[tuple[Any, ...]]) -> None:
     claims: dict[int, Any] = {}
     for move in script:
         match move:
-            case ("put", tenant, number, priority):
+            case ("put", tenant, number, priority, queue):
                 for task_id in await add_many(
-                    store, number, fair_key=tenant, fair_step=STEPS[tenant], priority=priority
+                    store, number, fair_key=tenant, fair_step=STEPS[tenant], priority=priority, queue=queue
                 ):
+                    oracle.queues[task_id] = queue
                     oracle.put(task_id, tenant, priority, STEPS[tenant])
             case ("start", number):
                 expected = oracle.first(number)
@@ -425,14 +491,20 @@ async def play(store: Store, script: list[tuple[Any, ...]]) -> None:
                 assert ids_of(found) == expected
                 oracle.start(expected)
                 claims.update({claim.id: claim for claim in found})
-            case (("succeed" | "retry") as verb, pick) if claims:
+            case ("pause", queue):
+                await store.pause([queue])
+                oracle.paused.add(queue)
+            case ("resume", queue):
+                await store.resume([queue])
+                oracle.paused.discard(queue)
+            case (("succeed" | "retry" | "snooze") as verb, pick) if claims:
                 task_id = sorted(claims)[pick % len(claims)]
-                await worker.finish(
-                    claims.pop(task_id), OUTCOMES["succeeded" if verb == "succeed" else "retrying at once"]
-                )
-                was = oracle.running.pop(task_id)
-                if verb == "retry":
-                    oracle.ready[task_id] = was
+                outcome = {"succeed": "succeeded", "retry": "retrying at once", "snooze": "snoozed"}[verb]
+                await worker.finish(claims.pop(task_id), OUTCOMES[outcome])
+                if verb == "succeed":
+                    del oracle.running[task_id]
+                elif verb == "retry":
+                    oracle.ready[task_id] = oracle.running.pop(task_id)
             case ("cancel", pick) if oracle.ready:
                 task_id = sorted(oracle.ready)[pick % len(oracle.ready)]
                 await store.cancel([task_id])

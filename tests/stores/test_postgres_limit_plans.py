@@ -75,7 +75,7 @@ STATEMENTS: Final[dict[str, tuple[str, tuple[str | list[str], ...], set[str]]]] 
     "position_of": ("bigint", ("7",), {"task_pkey"}),
     "ahead_ready": ("text, bigint, bigint, bigint, bigint", ("'lined'", "1", "0", "7", "1000"), {"task_ready"}),
     "tenants_ahead": ("text, bigint, bigint, bigint, bigint", ("'lined'", "1", "0", "7", "1000"), {"task_ready"}),
-    "fair_tags": ("text[], bigint[], text[]", (KINDS, PRIORITIES, KEYS), {"task_ready", "task_tenant"}),
+    "fair_tags": ("text[], bigint[], text[]", (KINDS, PRIORITIES, KEYS), {"task_ready", "task_started", "task_tenant"}),
     "oldest_with_tags": (
         "text[], text[], text[], bigint[], integer",
         (KINDS, QUEUES, DEMANDS, PRIORITIES, "10"),

@@ -162,6 +162,8 @@ def all_steps(connection: sqlite3.Connection, name: str, *parameters: Any) -> li
 def test_the_next_turn_of_a_tenant_is_found_by_one_step_in_each_index(planner: sqlite3.Connection) -> None:
     (first,) = plan(planner, "smallest_ready_tag", "work", "default", "", 0)
     assert "INDEX synergon_task_ready (kind=? AND queue=? AND requirements=? AND priority=? AND fair_tag>?)" in first
+    (started,) = plan(planner, "largest_started_tag", "work", 0)
+    assert "INDEX synergon_task_started (kind=? AND priority=? AND fair_tag>?)" in started
     (tenant,) = plan(planner, "largest_live_tags", '[["work", 0, "acme"]]')
     (oldest,) = plan(planner, "oldest_with_tags", "work", "default", "", 0, 10)
     assert "INDEX synergon_task_oldest (kind=? AND queue=? AND requirements=? AND priority=?)" in oldest

@@ -41,7 +41,8 @@ class Announcer:
                 later.add(task.kind)
             elif insertion.state == State.WAITING and self._has_batches(task.kind):
                 waiting.add(task.kind)
-            if insertion.completes_batch:
+        if inserted and inserted[-1].completes_batch:  # a batch of any of these kinds
+            for task in tasks:
                 ready.setdefault((task.kind, None, KIND_DEFAULT), 1)
         is_hinted = self.announce_ready(ready)
         if later:

@@ -14,7 +14,6 @@ from synergon.client.control import current_operator
 from synergon.client.schedule_declarations import ScheduleOptions, definition_of, fields_of, new_task
 from synergon.errors import OptionError, ScheduleExists, ScheduleNotFound
 from synergon.handle import Handle
-from synergon.model.lifecycle import State
 from synergon.model.node_status import read_status
 from synergon.model.operator_actions import Verb
 from synergon.model.record import from_datetime, to_datetime
@@ -142,9 +141,9 @@ class Schedules:
     run_once_sync: Final = sync(run_once)
 
     def _announce(self, task: FiredTask) -> None:
-        if task.state is State.READY:
+        if task.needs_claim:
             self._announcer.announce_ready({(task.kind, None, KIND_DEFAULT): 1})
-        if task.expires or task.state is State.SCHEDULED:
+        if task.needs_alarm:
             self._announcer.announce_later([task.kind])
 
     async def _act(self, verb: Verb, name: str) -> str | None:

@@ -110,6 +110,16 @@ class FiredTask(Record, frozen=True, kw_only=True):
     schedule: str
     expires: bool = False
 
+    @property
+    def needs_claim(self) -> bool:
+        """Whether a task may be claimable now: this one, or the leader of a batch that it has completed."""
+        return self.state is not State.SCHEDULED
+
+    @property
+    def needs_alarm(self) -> bool:
+        """Whether an alarm must be set: the task is due later or expires, or its batch is due later."""
+        return self.expires or self.state is not State.READY
+
 
 class Fired(Record, frozen=True, kw_only=True):
     """The result of `Store.fire`."""

@@ -143,9 +143,13 @@ class FairTags(NamedTuple):
 
     smallest_ready: int | None = None
     """The smallest tag of the ready tasks of the kind and priority, except those of paused queues. None if there is
-    none."""
+    none, as for all of these."""
+    smallest_paused: int | None = None
+    """The smallest tag of the ready tasks of the kind and priority in paused queues."""
+    largest_started: int | None = None
+    """The largest tag of the live tasks of the kind and priority that are not ready: they run, or wait for a retry."""
     largest_live: int | None = None
-    """The largest tag of the tenant's live tasks of the kind and priority. None if there is none."""
+    """The largest tag of the tenant's live tasks of the kind and priority."""
 
 
 class UntaggedTask(msgspec.Struct, frozen=True):

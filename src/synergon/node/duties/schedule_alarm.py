@@ -7,7 +7,6 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from synergon.model.clock import Clock
-from synergon.model.lifecycle import State
 from synergon.model.schedules import FiredTask, NewSchedule
 from synergon.node.duties.next_moment import NextMoment
 from synergon.node.metrics import Metrics
@@ -76,8 +75,8 @@ class ScheduleAlarm:
         return fired.next_in
 
     def _announce(self, tasks: tuple[FiredTask, ...]) -> None:
-        self._signals.ready([task.kind for task in tasks if task.state is State.READY])
-        if any(task.expires or task.state is State.SCHEDULED for task in tasks):
+        self._signals.ready([task.kind for task in tasks if task.needs_claim])
+        if any(task.needs_alarm for task in tasks):
             self._signals.due_in(0)
 
     async def _warn_of_unknown(self, tasks: Mapping[str, FiredTask]) -> None:

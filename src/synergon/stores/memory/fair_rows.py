@@ -28,11 +28,13 @@ class FairRows(port.FairRows):
     async def tags(self, tenants: Collection[TenantName]) -> dict[TenantName, FairTags]:
         paused = {queue for queue, paused_at in self._tables.queues.items() if paused_at is not None}
         index = self._tables.tenants
-        smallest = {
-            (kind, priority): index.smallest_ready(kind, priority, paused)
-            for kind, priority in {tenant[:2] for tenant in tenants}
+        classes = {
+            name: FairTags(
+                index.smallest_ready(*name, paused), index.smallest_paused(*name, paused), index.largest_started(*name)
+            )
+            for name in {tenant[:2] for tenant in tenants}
         }
-        return {tenant: FairTags(smallest[tenant[:2]], index.largest_live(tenant)) for tenant in tenants}
+        return {tenant: classes[tenant[:2]]._replace(largest_live=index.largest_live(tenant)) for tenant in tenants}
 
     async def oldest(self, classes: Collection[ReadyClass], limit: int) -> dict[ReadyClass, list[int]]:
         return {name: self._tables.tenants.oldest(name, limit) for name in classes}

@@ -168,6 +168,7 @@ class Tables:
             self.ready.forget(row)
         if row.fair_tag:
             self.tenants.leave_ready(row)
+            self.tenants.join_started(row)
         key_queue = None if row.limit_key is None else self.key_queues[row.task.kind, row.limit_key]
         if key_queue is not None:
             key_queue.leave(row)
@@ -259,16 +260,13 @@ class Tables:
         """Change the tag of a live task that is not running. 0: it has none."""
         if row.fair_tag == tag:
             return
-        is_ready = row.state is READY
-        if is_ready:
-            self._leave(row)
+        self._leave(row)
         if row.fair_tag:
             self.tenants.leave(row)
         row.fair_tag = tag
         if tag:
             self.tenants.join(row)
-        if is_ready:
-            self._enter(row, READY)
+        self._enter(row, row.state)
 
     def set_requirements(self, row: Row, requirements: str) -> None:
         """Change the requirements of a live task. Only ready tasks are indexed by them."""
@@ -340,10 +338,10 @@ class Tables:
         """Move a task into a live state other than `running`, and update the indexes."""
         row.state = state
         row.tally[state] += 1
+        if row.fair_tag:
+            self.tenants.join_ready(row) if state is READY else self.tenants.join_started(row)
         if state is READY:
             self.ready.join(row)
-            if row.fair_tag:
-                self.tenants.join_ready(row)
         elif state is State.SCHEDULED:
             self.due.add(row, row.run_at)
         if row.expires_at is not None:
@@ -355,6 +353,8 @@ class Tables:
         """Remove a task from the indexes of its current state."""
         state = row.state
         row.tally[state] -= 1
+        if row.fair_tag:
+            self.tenants.leave_ready(row) if state is READY else self.tenants.leave_started(row)
         if row.limit_key is not None and state not in FINAL:
             self._leave_key_queue(row)
         if state is RUNNING:
@@ -371,8 +371,6 @@ class Tables:
             return
         if state is READY:
             self.ready.forget(row)
-            if row.fair_tag:
-                self.tenants.leave_ready(row)
         elif state is State.SCHEDULED:
             self.due.forget_one()
         if row.expires_at is not None:

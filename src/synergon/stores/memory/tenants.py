@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from synergon.model.lifecycle import FINAL, State
@@ -65,22 +65,38 @@ class _ReadyTasks:
 
 
 class Tenants:
-    """Finds the smallest tag of the ready tasks of a kind and priority, and the largest tag of a tenant's live tasks.
+    """Finds the smallest tag of the ready tasks of a kind and priority, the largest tag of those that have started, and
+    the largest tag of a tenant's live tasks.
 
-    Contains tasks with a tag only. Both indexes are derived from the rows.
+    Contains tasks with a tag only. All indexes are derived from the rows.
     """
 
     def __init__(self) -> None:
         self._live: Final[dict[TenantName, _LiveTasks]] = {}
         self._ready: Final[dict[tuple[str, int], dict[tuple[str, str], _ReadyTasks]]] = {}
         """The ready tasks of each kind and priority, by queue and requirements."""
+        self._started: Final[dict[tuple[str, int], TaskIndex]] = {}
+        """The live tasks of each kind and priority that are not ready, in descending order of their tags."""
 
     def smallest_ready(self, kind: str, priority: int, paused: Collection[str]) -> int | None:
         """The smallest tag of the ready tasks of a kind and priority, except those of paused queues. None if there is
         none."""
+        return self._smallest(kind, priority, lambda queue: queue not in paused)
+
+    def smallest_paused(self, kind: str, priority: int, paused: Collection[str]) -> int | None:
+        """The smallest tag of the ready tasks of a kind and priority in paused queues. None if there is none."""
+        return self._smallest(kind, priority, lambda queue: queue in paused)
+
+    def _smallest(self, kind: str, priority: int, counts: Callable[[str], bool]) -> int | None:
         classes = self._ready.get((kind, priority), {})
-        tags = [ready.by_tag.next_moment() for (queue, _), ready in classes.items() if queue not in paused]
+        tags = [ready.by_tag.next_moment() for (queue, _), ready in classes.items() if counts(queue)]
         return min((tag for tag in tags if tag is not None), default=None)
+
+    def largest_started(self, kind: str, priority: int) -> int | None:
+        """The largest tag of the live tasks of a kind and priority that are not ready. None if there is none."""
+        started = self._started.get((kind, priority))
+        row = None if started is None else started.first()
+        return None if row is None else row.fair_tag
 
     def largest_live(self, tenant: TenantName) -> int | None:
         """The largest tag of the tenant's live tasks. None if there is none."""
@@ -127,6 +143,22 @@ class Tenants:
             if not classes:
                 del self._ready[task.kind, row.priority]
 
+    def join_started(self, row: Row) -> None:
+        """Add a live task with a tag that is not ready any more."""
+        name = row.task.kind, row.priority
+        started = self._started.get(name)
+        if started is None:
+            started = self._started[name] = TaskIndex(lambda row: -row.fair_tag if _has_started(row, name) else None)
+        started.add(row, -row.fair_tag)
+
+    def leave_started(self, row: Row) -> None:
+        """Note that a task with a tag that was not ready changes its state. The caller changes the row."""
+        name = row.task.kind, row.priority
+        started = self._started[name]
+        started.count -= 1
+        if not started.count:
+            del self._started[name]
+
 
 def _tenant(row: Row) -> TenantName:
     return row.task.kind, row.priority, row.task.fair_key or ""
@@ -134,6 +166,10 @@ def _tenant(row: Row) -> TenantName:
 
 def _class(row: Row) -> ReadyClass:
     return row.task.kind, row.task.queue, row.task.requirements, row.priority
+
+
+def _has_started(row: Row, name: tuple[str, int]) -> bool:
+    return row.fair_tag > 0 and row.state is not State.READY and (row.task.kind, row.priority) == name
 
 
 def _is_of_class(row: Row, name: ReadyClass) -> bool:

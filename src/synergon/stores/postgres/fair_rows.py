@@ -24,10 +24,7 @@ class FairRows(port.FairRows):
     async def tags(self, tenants: Collection[TenantName]) -> dict[TenantName, FairTags]:
         kinds, priorities, fair_keys = zip(*tenants, strict=True)
         rows = await self._transaction.rows("fair_tags", list(kinds), list(priorities), list(fair_keys))
-        return {
-            (kind, priority, fair_key): FairTags(smallest, largest)
-            for kind, priority, fair_key, smallest, largest in rows
-        }
+        return {(kind, priority, fair_key): FairTags(*tags) for kind, priority, fair_key, *tags in rows}
 
     async def oldest(self, classes: Collection[ReadyClass], limit: int) -> dict[ReadyClass, list[int]]:
         kinds, queues, requirements, priorities = zip(*classes, strict=True)

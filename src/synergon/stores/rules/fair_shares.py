@@ -1,13 +1,21 @@
 """Assigns the tags by which the tenants of a kind take turns.
 
 Of the ready tasks of one kind and priority, the one with the smallest tag starts first. A task gets its tag when it
-first becomes ready: the smallest tag of the ready tasks of its kind and priority, or its tenant's largest live tag plus
-the tenant's step, whichever is larger. So the tags of a tenant are one step apart however many tasks it has, and a
-tenant that had no task joins at the present turn. The step is inversely proportional to the tenant's weight.
+first becomes ready: the present turn of its kind and priority, or its tenant's largest live tag plus the tenant's step,
+whichever is larger. So the tags of a tenant are one step apart however many tasks it has, and a tenant that had no task
+joins at the present turn. The step is inversely proportional to the tenant's weight.
+
+The present turn is the smallest tag of the ready tasks, except those of paused queues. If there is none, it is the
+smallest tag of the ready tasks of paused queues, or the largest tag of the tasks that have started and are live,
+whichever is larger.
+
+A task that is cancelled, expires or is deleted costs its tenant no turn if no later task of the tenant has a tag.
+Otherwise the later tasks retain their tags, and new tasks get larger ones, so that the tasks of a tenant start in the
+order in which they became ready.
 
 A retry retains its tag. A task that is rescheduled or gets another priority loses it, and gets a new one.
 
-Both tags are read from rows: there is no counter to repair, and no row that all producers would lock. Two transactions
+All tags are read from rows: there is no counter to repair, and no row that all producers would lock. Two transactions
 that read at the same time may assign one turn twice, so that the tenant starts one task too early. Nothing else depends
 on tags.
 """
@@ -20,7 +28,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from synergon.model.tasks import NewTask
-from synergon.stores.rows import TenantName
+from synergon.stores.rows import FairTags, TenantName
 from synergon.stores.session import Session
 
 FIRST_TAG: Final = 1
@@ -78,9 +86,15 @@ class _Turns:
 
 async def _read_turns(session: Session, tenants: Collection[TenantName]) -> _Turns:
     found = await session.fair.tags(tenants)
-    starts = {(kind, priority): tags.smallest_ready or FIRST_TAG for (kind, priority, _), tags in found.items()}
+    starts = {(kind, priority): _present_turn(tags) for (kind, priority, _), tags in found.items()}
     last = {tenant: tags.largest_live for tenant, tags in found.items() if tags.largest_live is not None}
     return _Turns(starts, last)
+
+
+def _present_turn(tags: FairTags) -> int:
+    if tags.smallest_ready is not None:
+        return tags.smallest_ready
+    return max(tags.smallest_paused or FIRST_TAG, tags.largest_started or FIRST_TAG)
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> dict[str, int]:

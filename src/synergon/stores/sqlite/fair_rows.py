@@ -22,28 +22,22 @@ class FairRows(port.FairRows):
         self._transaction = transaction
 
     async def tags(self, tenants: Collection[TenantName]) -> dict[TenantName, FairTags]:
-        smallest = self._smallest_ready({(kind, priority) for kind, priority, _ in tenants})
+        paused = {name for (name,) in self._transaction.rows("paused_queues")}
+        classes = {tenant[:2]: self._tags_of_class(*tenant[:2], paused) for tenant in tenants}
         names = list(tenants)
         largest = dict(self._transaction.rows("largest_live_tags", as_json(names)))
-        return {tenant: FairTags(smallest[tenant[:2]], largest[index]) for index, tenant in enumerate(names)}
+        return {tenant: classes[tenant[:2]]._replace(largest_live=largest[place]) for place, tenant in enumerate(names)}
 
-    def _smallest_ready(self, classes: Collection[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
-        """The smallest tag of the ready tasks of each kind and priority: that of the first task of each ready group."""
-        paused = {name for (name,) in self._transaction.rows("paused_queues")}
-        groups = {kind: self._transaction.rows("groups_of_kind", kind=kind) for kind in {kind for kind, _ in classes}}
-        return {
-            (kind, priority): min(
-                (
-                    tag
-                    for queue, requirements in groups[kind]
-                    if queue not in paused
-                    for (tag,) in self._transaction.rows("smallest_ready_tag", kind, queue, requirements, priority)
-                    if tag is not None
-                ),
-                default=None,
-            )
-            for kind, priority in classes
-        }
+    def _tags_of_class(self, kind: str, priority: int, paused: Collection[str]) -> FairTags:
+        """The tags of all tenants of a kind and priority. The smallest one of each ready group is that of its first
+        task."""
+        smallest: dict[bool, int] = {}
+        for queue, requirements in self._transaction.rows("groups_of_kind", kind=kind):
+            ((tag,),) = self._transaction.rows("smallest_ready_tag", kind, queue, requirements, priority)
+            if tag is not None:
+                smallest[queue in paused] = min(tag, smallest.get(queue in paused, tag))
+        ((started,),) = self._transaction.rows("largest_started_tag", kind, priority)
+        return FairTags(smallest.get(False), smallest.get(True), started)
 
     async def oldest(self, classes: Collection[ReadyClass], limit: int) -> dict[ReadyClass, list[int]]:
         return {

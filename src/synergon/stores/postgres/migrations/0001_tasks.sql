@@ -86,8 +86,10 @@ CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (kind, queue, requirement
 -- {distributed
 CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (shard, kind, queue, requirements, priority DESC, fair_tag, id) WHERE state = 'ready';
 -- }
--- The first index finds the largest tag of a tenant, the second the oldest tasks of a kind whose tenants take turns.
+-- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the third
+-- the oldest tasks of a kind whose tenants take turns.
 CREATE INDEX IF NOT EXISTS task_tenant ON {schema}.task (kind ASC, fair_key, priority, fair_tag) WHERE fair_tag > 0;
+CREATE INDEX IF NOT EXISTS task_started ON {schema}.task (kind ASC, priority, fair_tag) WHERE fair_tag > 0 AND state <> 'ready';
 CREATE INDEX IF NOT EXISTS task_oldest ON {schema}.task (kind ASC, queue, requirements, priority, id)
     WHERE state = 'ready' AND fair_tag >= 1;
 CREATE INDEX IF NOT EXISTS task_due ON {schema}.task (run_at ASC, id, kind, queue) WHERE state = 'scheduled';

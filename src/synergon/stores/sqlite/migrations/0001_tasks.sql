@@ -72,8 +72,10 @@ CREATE TABLE synergon_task (
 -- Ready groups are contiguous in this index: a group that a node cannot run is skipped in one step.
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, fair_tag, id)
     WHERE state = 'ready';
--- The first index finds the largest tag of a tenant, the second the oldest tasks of a kind whose tenants take turns.
+-- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the third
+-- the oldest tasks of a kind whose tenants take turns.
 CREATE INDEX synergon_task_tenant ON synergon_task (kind, fair_key, priority, fair_tag) WHERE fair_tag > 0;
+CREATE INDEX synergon_task_started ON synergon_task (kind, priority, fair_tag) WHERE fair_tag > 0 AND state <> 'ready';
 CREATE INDEX synergon_task_oldest ON synergon_task (kind, queue, requirements, priority, id)
     WHERE state = 'ready' AND fair_tag >= 1;
 CREATE INDEX synergon_task_due ON synergon_task (run_at, id, kind, queue) WHERE state = 'scheduled';

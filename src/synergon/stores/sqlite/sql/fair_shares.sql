@@ -3,6 +3,10 @@
 SELECT min(fair_tag) FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND priority = ? AND fair_tag > 0
 
+-- name: largest_started_tag
+-- One step in the index of tasks with tags that are not ready.
+SELECT max(fair_tag) FROM synergon_task WHERE kind = ? AND priority = ? AND fair_tag > 0 AND state <> 'ready'
+
 -- name: largest_live_tags
 -- The parameter is a list of [kind, priority, fair_key]. One step in the index of tenants for each. Returns the place of
 -- the tenant in the list, because a damaged name may come back as another text.
