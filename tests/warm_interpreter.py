@@ -42,7 +42,7 @@ def import_everything() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     for name in list(sys.modules):
-        if name.startswith(f"{synergon.__name__}.cli"):
+        if f"{name}.".startswith(f"{synergon.__name__}.cli."):
             del sys.modules[name]
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy what it shares with this process

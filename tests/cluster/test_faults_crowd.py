@@ -52,7 +52,7 @@ async def test_tasks_due_one_to_five_seconds_from_now_run_on_time_and_never_agai
 
     await asyncio.sleep(WATCH_SECONDS)
     assert cluster.journal.labels("begins") == labels
-    assert [await handle.status() for handle in handles] == records
+    assert await cluster.ends_of(handles) == records
 
 
 async def test_workers_that_are_killed_again_and_again_lose_nothing_and_finish_nothing_twice(cluster: Cluster) -> None:

@@ -36,7 +36,7 @@ async def test_a_process_that_was_stopped_past_its_lease_cannot_finish_what_anot
 
     await frozen.says("joined again as node")
     await frozen.says("came too late and was rejected")
-    assert await handle.status() == record, "the late outcome changed something"
+    assert await cluster.end_of(handle) == record, "the late outcome changed something"
     assert await cluster.node_id_of(frozen) != old_id
     other.kill()
 
@@ -59,7 +59,7 @@ async def test_a_process_whose_thread_will_not_end_after_the_lease_was_lost_exit
     frozen.thaw()
     assert await frozen.ends() == 75
     assert (record.state, record.attempts, record.crashes) == (State.SUCCEEDED, 1, 0)
-    assert await handle.status() == record
+    assert await cluster.end_of(handle) == record
     assert [entry.claim_no for entry in cluster.journal.entries("ends")] == [2]
 
 

@@ -105,7 +105,7 @@ def grid_that_drifts(patch: Patch) -> None:
 
 def missed_not_counted(patch: Patch) -> None:
     """What no node fired in time is forgotten."""
-    patch.setattr(schedules, "_missed", lambda row, number, now: row)
+    patch.setattr(schedules, "_missed", lambda row, number, first, now: row)
 
 
 def skips_not_counted(patch: Patch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.process import HostClock
 from tests.simulation.virtual_loop import VirtualLoop
 
-from synergon.model.node_status import NodeStatus
+from synergon.model.node_status import HintStatus, NodeStatus
 from synergon.node.liveness.lease import Lease
 from synergon.node.liveness.status import StatusPublisher
 from synergon.node.processes.executors import Executor
@@ -75,6 +75,7 @@ class EmptyStatus(StatusPublisher):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._hint_status = HintStatus
         self.latest = b"{}"
         self.version = 0
 

@@ -299,7 +299,11 @@ class PostgresStore(BaseStore):
         return leases.ConnectionLeaseKeeper(self.address, self._sql["renew"], self._connections)
 
     async def unregister(self, node_id: str) -> None:
-        await self.write(lambda session: session.run("unregister", node_id))
+        async def delete(session: Session) -> None:
+            await session.run("keep_node_names", [node_id])
+            await session.run("unregister", node_id)
+
+        await self.write(delete)
 
     # ------------------------------------------------------------ queries
 

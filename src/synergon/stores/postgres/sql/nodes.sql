@@ -14,9 +14,7 @@ SET leased_until = now() + $2::bigint * interval '1 microsecond', published = co
 WHERE id = $1
 
 -- name: unregister
-WITH gone AS (DELETE FROM {schema}.node WHERE id = $1 RETURNING id, name, process)
-INSERT INTO {schema}.past_node (id, name, process, gone_at) SELECT id, name, process, now() FROM gone
-ON CONFLICT DO NOTHING
+DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
 -- By the clock at this moment: a renewal may commit between the start of this transaction and its snapshot, and its
