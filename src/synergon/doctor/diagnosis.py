@@ -96,7 +96,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
 async def diagnose(engine: Engine, *, app: str | None, chosen_by: str, described: Engine | None = None) -> Diagnosis:
     """Run all checks. A check that fails is reported as a problem. `app` is the application whose code is imported, and
-    `chosen_by` what named the database. The settings are those of `described`, if that is another engine."""
+    `chosen_by` says where the URL of the database comes from. The settings and kinds are those of `described`, if it is
+    given."""
     described = engine if described is None else described
     store = open_store(engine.settings.url)
     facts: dict[str, Any] = {}
@@ -309,7 +310,8 @@ async def _unreadable_values(store: Store) -> list[Finding]:
 
 
 def _shared_servers(servers: Iterable[ServerRecord], limits: Iterable[LimitRecord]) -> Iterator[Finding]:
-    """Servers that providers of several programs name: none of these programs could see it."""
+    """Problems with servers that several providers name. Providers of different programs cannot notice this
+    themselves."""
     named = [NamedServer(found.provider, found.address, found.capacity) for found in servers if not found.is_removed]
     for twice in counted_twice(named, [limit.name for limit in limits]):
         yield Finding(problem=twice.problem, advice=twice.advice)
@@ -358,7 +360,7 @@ def _dead_nodes(nodes: Sequence[NodeRecord]) -> Iterator[Finding]:
 
 
 def _troubles(status: ClusterStatus) -> Iterator[Finding]:
-    """Silent workers, overdue tasks, and failures of the last hour."""
+    """Problems with silent workers, overdue tasks, and failures of the last hour."""
     for worker in status.workers:
         if worker.is_alive and worker.silent_seconds > worker.lease_seconds / 2:
             yield Finding(

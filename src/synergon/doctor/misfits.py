@@ -21,7 +21,7 @@ Misfit = tuple[str, str]
 
 
 async def find_misfits(engine: Engine, counts: Mapping[tuple[str, str, State], int]) -> list[Misfit]:
-    """Check the waiting tasks of each kind of the app."""
+    """Find the misfits among the waiting tasks of each kind of the app."""
     waiting = {kind for (_, kind, state), number in counts.items() if state in WAITING_STATES and number}
     found = [await _misfits_of(engine, engine.kinds[kind]) for kind in sorted(waiting & engine.kinds.keys())]
     return [misfit for misfit in found if misfit is not None]

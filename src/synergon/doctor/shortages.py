@@ -21,7 +21,7 @@ from synergon.options.addresses import covers
 from synergon.task import AnyTask
 
 Shortage = tuple[str, str]
-"""The problem, and the advice what to do about it."""
+"""The problem, and what to do about it."""
 
 CHECK_ERRORS: Final = "check the errors of its last tasks"
 WAITING_STATES: Final = frozenset({State.READY, State.WAITING})

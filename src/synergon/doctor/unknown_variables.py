@@ -21,11 +21,11 @@ CLI_VARIABLES: Final = frozenset(
         "SYNERGON_WEB_TOKENS",
     }
 )
-"""The variables of the command line itself."""
+"""The variables that the command line reads itself. They are not settings."""
 
 
 def unknown_variables() -> Iterator[tuple[str, str]]:
-    """For each unknown variable, the problem and the advice what to do about it."""
+    """For each unknown variable, the problem and what to do about it."""
     known = {f"SYNERGON_{name.upper()}" for name in settings.load({}).sources} | CLI_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("SYNERGON_") and name not in known:

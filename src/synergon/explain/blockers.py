@@ -56,7 +56,7 @@ def _closed(node: NodeView) -> Iterator[Cause]:
 
 
 def _refused(node: NodeView, task: TaskRecord, requirements: Requirements) -> Iterator[Cause]:
-    """The cause that the node has refused the task, with the error of its last refusal."""
+    """The cause REFUSED, with the error of the last refusal, if the node has refused the task."""
     if node.record.id in requirements.refused_by:
         errors = [error.message for error in task.errors if error.node_id == node.record.id]
         yield Cause(why=Why.REFUSED, subject=errors[-1] if errors else "its arguments do not fit")
@@ -86,7 +86,8 @@ def _free_slots(node: NodeView, task: TaskRecord) -> Iterator[Cause]:
 
 
 def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, requirements: Requirements) -> Iterator[Cause]:
-    """Resources, child processes and bounds: the node has enough in total, but not enough free."""
+    """The causes for scarce resources, child processes, threads and bounds: the node has enough in total, but not
+    enough free."""
     capacity, state = NodeCapacity(node.request([task.kind])), node.state
     if capacity.fit(kind_request, requirements, task.id) is Fit.NEVER:
         return
@@ -114,7 +115,7 @@ def _scarce(node: NodeView, task: TaskRecord, kind_request: KindRequest, require
 
 
 def _scarcity(name: str) -> tuple[Why, str]:
-    """The reason for a shortage of this resource, and the name that the reason is about."""
+    """The `why` and the `subject` of the cause for a shortage of this resource."""
     for prefix, why in ((QUEUE, Why.QUEUE_BOUND), (PROVIDER, Why.PROVIDER_BOUND)):
         if name.startswith(prefix):
             return why, name.removeprefix(prefix)
@@ -122,14 +123,15 @@ def _scarcity(name: str) -> tuple[Why, str]:
 
 
 def _unyielding(node: NodeView, kind: str, now: datetime) -> Iterator[Cause]:
-    """The cause that running tasks did not yield to this kind. Empty unless the kind is in a back-off of preemption."""
+    """The cause UNYIELDING, if the kind is in a back-off of preemption, because running tasks did not yield to it."""
     seconds = node.state.backed_off.get(kind)
     if seconds is not None:
         yield Cause(why=Why.UNYIELDING, subject=kind, until=now + timedelta(seconds=seconds))
 
 
 def _not_accepted(node: NodeView, task: TaskRecord, now: datetime) -> Iterator[Cause]:
-    """The cause that `can_accept` has rejected the task, or was not called for it yet."""
+    """The cause REJECTED if `can_accept` has rejected the task, or NOT_YET_ACCEPTED if it has not accepted the task
+    yet."""
     if not node.state.kind(task.kind).has_can_accept:
         return
     acceptance = node.acceptance

@@ -38,8 +38,8 @@ def _with_reserved_kind(node: NodeView, request: ClaimRequest) -> ClaimRequest:
 
 
 def _wanted(node: NodeView, task: TaskRecord, counts: Counts) -> list[str]:
-    """The kinds that the node's next claim would request: this task's, and all with ready tasks, except those with
-    `can_accept`, which would be limited to accepted tasks."""
+    """The kinds that the node's next claim would request: the kind of this task, and all kinds with ready tasks. Other
+    kinds with `can_accept` are left out, because their requests would be limited to accepted tasks."""
     ready = {
         kind
         for (queue, kind, state), _ in counts.items()

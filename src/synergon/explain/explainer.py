@@ -173,7 +173,7 @@ class _View:
         return self._not_yet(sentence, causes, position=self._position)
 
     async def _key_queue(self, limit_key: str) -> Cause:
-        """The cause that the task waits in its key queue, or there for its batch."""
+        """The cause for which the task waits in its key queue: its batch, or other tasks of the key queue."""
         limit = self._shared.limit(f"key:{self._task.kind}")
         if limit is not None and limit.batch is not None:
             batch = await self._store.next_batch(self._task.kind, limit_key)

@@ -24,8 +24,8 @@ class Why(StrEnum):
     RETRYING = "retrying"
     """The task has failed and is retried; `subject` is the type of the error."""
     SERVER_FAILED = "server_failed"
-    """The task has blamed server `subject`, for the `in_use`-th of `of` times without a charge, and has tried all
-    servers in service."""
+    """The task has blamed server `subject`, and has tried all servers in service. It has blamed servers `in_use` times;
+    `of` times are not charged."""
     SNOOZED = "snoozed"
     """The task function has asked to run again later."""
     RATE = "rate"
@@ -40,7 +40,7 @@ class Why(StrEnum):
     """The task depends on task `subject` of kind `kind`, which has not ended; `state` is its state."""
     BATCH = "batch"
     """The task waits for its batch, which has `in_use` of `of` tasks and starts at `until` at the latest. Without
-    `until` it can start: with the first of its tasks, which is `ready`."""
+    `until`, the batch starts when the first of its tasks, which is `ready`, is claimed."""
 
     # Causes that all nodes share.
     PAUSED = "paused"
@@ -76,9 +76,9 @@ class Why(StrEnum):
     SLOTS = "slots"
     MAX_RUNNING = "max_running"
     QUEUE_BOUND = "queue_bound"
-    """The node runs `in_use` of at most `of` tasks of queue `subject`, some of them are `tasks`."""
+    """The node runs `in_use` tasks of queue `subject`, and may run `of`. Some of them are `tasks`."""
     PROVIDER_BOUND = "provider_bound"
-    """The node runs `in_use` of at most `of` tasks of provider `subject`, some of them are `tasks`."""
+    """The node runs `in_use` tasks of provider `subject`, and may run `of`. Some of them are `tasks`."""
     PROCESSES = "processes"
     """No child process is free: `in_use` of `of` are in use, some of them by `tasks`."""
     THREADS = "threads"
@@ -145,7 +145,7 @@ class Cause(Record, frozen=True, kw_only=True):
 
 
 class NodeOutlook(Record, frozen=True, kw_only=True):
-    """What one node can do with the task."""
+    """Whether one node can start the task, and if not, why."""
 
     id: str
     name: str
@@ -154,8 +154,8 @@ class NodeOutlook(Record, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     """Why the node does not start the task, including causes that all nodes share."""
     will_reserve: bool = False
-    """Whether the task does not fit, and the node's next claim would reserve capacity for it. Of several such nodes,
-    the first one that claims does."""
+    """Whether the task does not fit, and the node's next claim would reserve capacity for it. If there are several such
+    nodes, the first that claims reserves it."""
     age: float = 0.0
     """The age of the node's status in seconds. 0 for the node of this process."""
 

@@ -64,7 +64,7 @@ class NodeView(NamedTuple):
         )
 
     def request(self, wanted: Collection[str]) -> ClaimRequest:
-        """The node's next claim request, if it requests these kinds."""
+        """The node's next claim request, if it requests the `wanted` kinds."""
         state, queues = self.state, self.record.queues
         fairness = Fairness({kind: state.kind(kind) for kind in self.record.kinds}, _PublishedSlots(state))
         kind_requests = fairness.share(
@@ -97,7 +97,7 @@ class NodeView(NamedTuple):
 
 
 class _PublishedSlots:
-    """The slots of a node, by its status."""
+    """The slots of a node, from its published status."""
 
     def __init__(self, state: NodeStatus) -> None:
         self.free = state.slots_free

@@ -11,8 +11,8 @@ _SIZES: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def why_never(requirements: Requirements, labels: frozenset[str], totals: Mapping[str, int]) -> list[str]:
-    """What keeps a node with these labels and totals from ever running the task, as predicates for "the node ...".
-    Empty if nothing does."""
+    """The reasons for which a node with these labels and totals can never run the task, as predicates for "the node
+    ...". Empty if there are none."""
     return [
         *(f"lacks the label {label}" for label in missing_labels(requirements, labels)),
         *(f"has the label {label}" for label in forbidden_labels(requirements, labels)),
@@ -34,12 +34,12 @@ def natural(name: str, amount: int) -> float:
 
 
 def natural_text(name: str, amount: float) -> str:
-    """The text of an amount that is in the unit that people use."""
+    """The text of an amount in the unit that people use."""
     return amount_text(name, round(amount if name == "ram" else amount * UNIT))
 
 
 def amount_text(name: str, amount: int) -> str:
-    """The text of an amount that is in integer units."""
+    """The text of an amount in integer units."""
     if name != "ram":
         return f"{amount / UNIT:.6f}".rstrip("0").rstrip(".")
     for unit, size in _SIZES:

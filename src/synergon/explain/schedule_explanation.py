@@ -34,7 +34,7 @@ async def explain_schedule(store: Store, schedule: ScheduleRecord) -> ScheduleEx
 
 
 def local(moment: datetime, tz: str, now: datetime) -> str:
-    """The moment in the zone of a schedule: `10:02`, with the date if it is not today."""
+    """The moment in the zone of a schedule: `10:02:00`, with the date if it is not today."""
     here, today = moment.astimezone(zone(tz)), now.astimezone(zone(tz))
     return f"{here:%H:%M:%S}" if here.date() == today.date() else f"{here:%Y-%m-%d %H:%M:%S}"
 

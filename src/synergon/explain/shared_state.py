@@ -47,8 +47,8 @@ class SharedState:
         return SharedCapacity.counted(values, in_use, servers, meters)
 
     def _meter(self, limit: LimitRecord) -> RateMeter | None:
-        """The rate of a limit that permits no start now. None if the rate permits one; the number of permitted starts
-        does not matter here."""
+        """The meter of a limit whose rate permits no start now. None if the limit has no rate, or the rate permits a
+        start."""
         if limit.rate is None or limit.free_at is None:
             return None
         now = from_datetime(self._now)
@@ -63,8 +63,8 @@ class SharedState:
         return queue in self._paused
 
     def pause(self, task: TaskRecord) -> list[Cause]:
-        """The cause that the task's queue is paused. Empty if it is not, or for a command, which a paused queue does
-        not hold back."""
+        """The cause PAUSED, if the task's queue is paused. Empty for a command, which a paused queue does not hold
+        back."""
         if task.is_command or not self.is_paused(task.queue):
             return []
         return [Cause(why=Why.PAUSED, subject=task.queue, since=self._paused[task.queue])]

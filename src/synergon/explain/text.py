@@ -13,7 +13,7 @@ from synergon.explain.requirement_text import natural_text
 from synergon.options.durations import rough
 
 SHOWN: Final = 5
-"""How many nodes or servers a sentence names."""
+"""The maximum number of nodes, servers or causes that a sentence names."""
 
 DEPARTURES: Final = {"drain": "drains", "restart": "is about to restart"}
 
@@ -54,8 +54,8 @@ def behind(position: int | None) -> str:
 
 
 def turns(tenant: str | None, ahead: Mapping[str, int]) -> str:
-    """The text ` by turns: 2 tasks of its tenant 'acme' and 3 of 2 others go first`; empty if tenants take no turns, or
-    none precedes the task."""
+    """The text ` by turns: 2 tasks of its tenant 'acme' and 3 tasks of 2 other tenants go first`; empty if tenants take
+    no turns, or none precedes the task."""
     if tenant is None or not ahead:
         return ""
     mine = ahead.get(tenant, 0)

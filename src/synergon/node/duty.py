@@ -33,11 +33,11 @@ class Duty:
         self._outage = outage
         self._task: asyncio.Task[None] | None = None
         self._last_error: type[StoreError] | None = None
-        """The kind of the last error of the store. None after a step without an error."""
+        """The type of the last error of the store. None after a step without an error."""
         self.succeeded_at: float = 0.0
         """When the last step ended without an error, or the loop started, by the monotonic clock."""
         self.trouble: str | None = None
-        """The error of the last step, if the step before it failed, too."""
+        """The error of the last step, if the step before it failed, too. Otherwise None."""
 
     def start(self) -> None:
         """Start the loop."""

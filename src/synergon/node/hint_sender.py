@@ -21,7 +21,7 @@ class HintSender:
         self._peers = peers
         self._admission = admission
         self._origins: dict[int, str] = {}
-        """The engine to notify of the end of each running task."""
+        """For each running task, the engine to notify of its end."""
         self._expected: Counter[ReadyGroupName] = Counter()
         """How many new tasks of each ready group the next claim is expected to take. No hint was sent about them."""
         self._claiming: Counter[ReadyGroupName] = Counter()
@@ -40,7 +40,7 @@ class HintSender:
     # ------------------------------------------------------------ ready tasks
 
     def offer(self, work: Mapping[ReadyGroupName, int], *, is_open: bool) -> None:
-        """Send hints about those of the new tasks that do not fit here. `is_open`: this node may claim."""
+        """Send hints about new tasks that do not fit here. `is_open` says whether this node may claim."""
         if self._peers is None:
             return
         beyond: dict[ReadyGroupName, int] = {}
@@ -67,7 +67,7 @@ class HintSender:
         return taken
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds of this list that have no capacity here: none of their tasks can start now."""
+        """The kinds among these that have no capacity here: none of their tasks can start now."""
         return tuple(kind for kind in kinds if not self._admission.has_capacity(kind))
 
     def offer_surplus(self, kinds: Iterable[str]) -> None:

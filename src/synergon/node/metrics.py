@@ -1,8 +1,8 @@
 """Metrics: counts what the node and the engine of this process do, in memory.
 
-Everything is counted once, and read by two: `health/exposition.py` turns the numbers into the text that Prometheus
-reads, and `node/statistics_writer.py` writes them to the store. The parts of a node call it once for each task and
-step, so it is short.
+Each number is counted once and has two readers: `health/exposition.py` turns the numbers into the text that Prometheus
+reads, and `node/statistics_writer.py` writes them to the store. The parts of a node call this module once for each task
+and step, so it must be fast.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from synergon.model.task_statistics import (
 from synergon.model.tasks import NewTask
 
 MAX_NAMES: Final = 1000
-"""How many pairs of kind and queue have numbers of their own."""
+"""How many pairs of kind and queue are counted separately."""
 OTHER: Final = ("other", "other")
-"""The pair that all further kinds and queues share."""
+"""The pair under which all further kinds and queues are counted."""
 SIZES: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 MAX_COUNTED_ERRORS: Final = 200
@@ -53,11 +53,11 @@ KindAndQueue = tuple[str, str]
 
 _MICROSECONDS: Final = tuple(int(bound * 1_000_000) for bound in BOUNDS)
 _SUCCEEDED: Final = State.SUCCEEDED
-"""A constant, because the lookup of an enum member is slower than the comparison."""
+"""A constant, because looking up the enum member takes longer than the comparison."""
 
 
 class Tally:
-    """What happened to the tasks of one kind and queue."""
+    """Counts what happened to the tasks of one kind and queue."""
 
     __slots__ = ("accepted", "ended", "errors", "run", "started", "succeeded", "wait", "waited")
 
@@ -66,10 +66,10 @@ class Tally:
         self.started: int = 0
         self.succeeded: int = 0
         self.ended: dict[str, int] = {}
-        """By reason, without successes."""
+        """How many attempts ended for each reason, without successes."""
         self.wait: list[int] = [0] * (len(BOUNDS) + 1)
         self.waited: int = 0
-        """Microseconds."""
+        """The total time that tasks have waited, in microseconds."""
         self.run: Buckets = Buckets(BOUNDS)
         self.errors: dict[str, ErrorCount] = {}
         """The errors since the statistics of the last minute were written, by fingerprint."""
@@ -103,11 +103,11 @@ class Metrics:
         self.finish_seconds: Final = Buckets(LATENCIES)
         self.finish_sizes: Final = Buckets(SIZES)
         self._open: dict[int, Tally] = {}
-        """The tasks with a started attempt whose outcome has no verdict yet."""
+        """For each task with a started attempt whose outcome has no verdict yet, the tally that counts it."""
 
     def note_accepted(self, tasks: Iterable[NewTask | FiredTask]) -> None:
-        """Count tasks that this process has created. Tasks of a caller's own transaction are not counted, because its
-        end is not known."""
+        """Count tasks that this process has created. Tasks of a caller's own transaction are not counted, because it is
+        not known whether it commits."""
         for task in tasks:
             self.tally(task.kind, task.queue).accepted += 1
 
@@ -173,7 +173,7 @@ class Metrics:
 
 
 def _observe(buckets: Buckets, value: float) -> None:
-    """`Buckets.observe`, without a further module on the way of every task."""
+    """Like `Buckets.observe`, but without passing through another module for every task."""
     buckets.counts[bisect_left(buckets.bounds, value)] += 1
     buckets.sum += value
 

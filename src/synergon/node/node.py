@@ -2,7 +2,7 @@
 
 Order of a stop: mark the node's row as stopping → stop claiming → wait (grace) → request the end of attempts → write
 outcomes → hand back what did not finish → delete the node's row. A second call of `stop` waits for the first. If task
-functions do not end, and the process is not the node's own, the last two steps follow when they have ended.
+functions do not end, and the process may not exit, the last two steps follow when the functions have ended.
 
 Long, because all parts are created and connected here, and nowhere else.
 """
@@ -308,7 +308,7 @@ class Node:
 
     @property
     def hint_requests(self) -> tuple[int, int]:
-        """How many requests with hints peers have answered, and how many not."""
+        """The number of requests with hints that peers have answered, and the number without an answer."""
         return (0, 0) if self._peers is None else self._peers.hint_requests
 
     def _hint_status(self) -> HintStatus:
@@ -342,7 +342,7 @@ class Node:
 
     @property
     def sweep_mode(self) -> SweepMode:
-        """Why the interval is as long as it is."""
+        """How the interval is chosen: `fixed`, `often` or `seldom`."""
         return self._sweep_interval.mode
 
     @property
@@ -431,8 +431,8 @@ class Node:
         await self.store.listen(self._tasks_inserted)
 
     def _tasks_inserted(self, kinds: Iterable[str] | None) -> None:
-        """Wake these kinds (None: all kinds) and the alarm: a caller's own transaction has inserted tasks, ready or due
-        later."""
+        """Wake these kinds, or all kinds if `kinds` is None, and the alarm: a caller's own transaction has inserted
+        tasks, ready or due later."""
         self.scheduler.wake(self._kinds if kinds is None else kinds)
         self.alarm.check_now()
 
@@ -459,11 +459,11 @@ class Node:
         return self.status_publisher.current()
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds of this list that have no capacity here: none of their tasks can start now."""
+        """The kinds among these that have no capacity here: none of their tasks can start now."""
         return self.hints.full(kinds)
 
     def announce(self, work: Mapping[ReadyGroupName, int]) -> None:
-        """Announce new tasks, as numbers by ready group: wake the scheduler, and send hints about those that do not fit
+        """Announce new tasks, counted by ready group: wake the scheduler, and send hints about tasks that do not fit
         here."""
         self.scheduler.wake(kind for kind, *_ in work)
         self.hints.offer(work, is_open=self.scheduler.may_claim)
@@ -500,7 +500,8 @@ class Node:
         self.alarm.due_in(seconds)
 
     def cancel(self, task_id: int) -> None:
-        """Ask the attempt of this task to end, or give it more time, if it runs here and the store has that request."""
+        """Have the canceller check the store for a request to cancel the attempt of this task or to extend its
+        timeout."""
         self.canceller.note_cancel_request(task_id)
 
     # ------------------------------------------------------------ stop
@@ -514,8 +515,9 @@ class Node:
         await self.completer.flushed()
 
     def announce_stop(self) -> None:
-        """From now on the death of a child process charges no crash: it may have got the signal that stops the node.
-        Safe from any thread and from a signal handler; `stop` does it too."""
+        """Note that the node is going to stop. From now on the death of a child process is not charged as a crash: the
+        child may have got the signal that stops the node. Safe from any thread and from a signal handler. `stop` calls
+        it, too."""
         self.runner.announce_stop()
 
     async def stop(self, grace: float | None) -> None:
@@ -584,7 +586,7 @@ class Node:
         await self._unregister()
 
     async def _flush(self) -> None:
-        """Wait until all outcomes are written and all hooks have ended, but not for ever."""
+        """Wait until all outcomes are written and all hooks have ended, for a limited time."""
         try:
             async with asyncio.timeout(self._settings.lease):
                 await self.completer.flushed()

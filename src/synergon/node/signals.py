@@ -76,7 +76,7 @@ class Signals:
         """This node has reserved capacity for the task."""
 
     def accepted(self, kind: str) -> None:
-        """A task of the kind was accepted (`can_accept`), or its candidates must be asked about again."""
+        """A task of the kind was accepted (`can_accept`), or `can_accept` must be called again."""
 
     def rejected(self, kind: str, count: int) -> None:
         """This node has rejected this number of ready tasks of the kind."""
@@ -100,7 +100,7 @@ class Signals:
 
 
 class ResultWaiters(Protocol):
-    """The callers in this process that wait for results, as far as a node needs them."""
+    """The interface of a node to the callers in this process that wait for results."""
 
     def recheck(self, ids: Iterable[int]) -> None:
         """Check these tasks: they may have ended."""
@@ -177,7 +177,7 @@ class NodeSignals(Signals):
         self._node.hooks.expired(list(ids), self._node.store.get)
 
     def reaped(self, tasks: Sequence[Reaped]) -> None:
-        """Publish events."""
+        """Publish events of these tasks."""
         if self._node.hooks.feed.subscribers:
             self._node.hooks.feed.reaped(list(tasks))
 
@@ -233,8 +233,8 @@ class NodeSignals(Signals):
         self._node.scheduler.accepted(kind)
 
     def rejected(self, kind: str, count: int) -> None:
-        """Send hints about the rejected tasks. If capacity was reserved for one of them, other tasks are claimed
-        again."""
+        """Send hints about the rejected tasks. If the reserved task is rejected, wake the kinds whose tasks did not
+        fit."""
         self._node.hints.rejected(kind, count)
         reserved = self._node.reservation.reserved
         if reserved is not None and self._node.acceptance.is_rejected(reserved.kind, reserved.id):

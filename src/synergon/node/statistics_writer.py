@@ -1,9 +1,9 @@
-"""Writes statistics: what the metrics have counted goes to the store, at the interval of the heartbeat, and only if
-something was counted.
+"""Writes statistics: the numbers that the metrics have counted go to the store, at the interval of the heartbeat, if
+they have changed.
 
-Each minute of the store's clock has one row for each kind and queue. It is replaced by every write until the minute is
-over, so a write whose answer was lost is repeated without harm: it is written to its own minute again before the next
-minute begins. If the process dies, what was counted since the last write is missing.
+Each minute of the store's clock has one row for each kind and queue. Every write replaces the rows of its minute, so a
+write whose answer was lost can be repeated without harm: it goes to its own minute again before the next minute begins.
+If the process dies, the counts since the last write are missing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from synergon.stores.base import Store
 from synergon.stores.rules.statistics import SECOND, start_of
 
 OLDEST: Final = 30 * MINUTE * SECOND
-"""After this time without a successful write, a new minute begins: the old one may be merged with others soon."""
+"""After how many microseconds without a successful write a new minute begins: the old one may soon be merged with
+others."""
 CLOSE_SECONDS: Final = 2.0
-"""How long the last write of an engine may take."""
+"""How many seconds the last write of an engine may take."""
 
 
 class StatisticsWriter:
@@ -41,9 +42,9 @@ class StatisticsWriter:
         self._minute: int | None = None
         """The minute of the last write, successful or not."""
         self._is_doubtful = False
-        """Whether it is not known that the last write was done."""
+        """Whether it is unknown if the last write was stored."""
         self._base: dict[KindAndQueue, Numbers] = {}
-        """The numbers at the begin of the minute."""
+        """The numbers at the beginning of the minute."""
         self._written: dict[KindAndQueue, tuple[tuple[int, ...], Numbers]] = {}
         """The versions and numbers of the last successful write."""
         self._lock = asyncio.Lock()
@@ -52,7 +53,7 @@ class StatisticsWriter:
         self._is_denied = False
 
     async def step(self) -> None:
-        """Wait for a beat, then write what has changed. The duty of a node."""
+        """Wait for a beat, then write what has changed. Called by a duty of the node."""
         await self._clock.sleep(self._beat_seconds)
         await self.write()
 
@@ -100,7 +101,7 @@ class StatisticsWriter:
     # ------------------------------------------------------------ an engine without a node
 
     def write_later(self) -> None:
-        """Write after a beat, unless that is planned. For an engine without a node."""
+        """Schedule a write after a beat, unless one is scheduled. For an engine without a node."""
         if self._timer is None and not self._is_denied:
             self._timer = asyncio.get_running_loop().call_later(self._beat_seconds, self._start)
 
@@ -120,7 +121,7 @@ class StatisticsWriter:
             self.write_later()
 
     async def close(self) -> None:
-        """Write for the last time. A store that does not answer does not delay the end for long."""
+        """Write for the last time. A store that does not answer delays the end by at most CLOSE_SECONDS."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -135,7 +136,7 @@ NOTHING: Final = Numbers()
 
 
 def _later_errors(current: dict[str, ErrorCount], written: dict[str, ErrorCount]) -> dict[str, ErrorCount]:
-    """The errors that were added since the write."""
+    """The errors that were counted after the last write."""
     found: dict[str, ErrorCount] = {}
     for key, error in current.items():
         before = written.get(key)

@@ -1,4 +1,4 @@
-"""StoreOutage: logs once that the store is away, and once that it is back."""
+"""StoreOutage: logs once that the store is unavailable, and once that it is back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from synergon.model.clock import Clock
 
 
 class StoreOutage:
-    """The outage that all parts of a node share: whichever meets it first logs it, and whichever works again first logs
-    its end."""
+    """The outage that all parts of a node share. The first part that notices it logs it; the first part that the store
+    answers again logs its end."""
 
     def __init__(self, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class StoreOutage:
             self._logger.warning("the store is away: %s; the node waits for it", error)
 
     def end(self) -> None:
-        """Note that the store answers a part that it did not answer before."""
+        """Note that the store answers again."""
         if self._began_at is not None:
             seconds, self._began_at = self._clock.monotonic() - self._began_at, None
             self.trouble = None

@@ -1,4 +1,4 @@
-"""The transport of an engine for which the user gave none, chosen by its settings."""
+"""Chooses the transport of an engine by its settings, if the user gave none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from synergon.peering.transport import Transport
 
 
 def default_transport(settings: Settings) -> Transport | None:
-    """HTTP, if several processes can share the store. None for a memory store, which no other process can open, unless
-    the settings say where to listen."""
+    """The HTTP transport, if several processes can share the store. None for a memory store, which no other process can
+    open, unless the settings say where to listen."""
     if settings.url.startswith("memory://") and settings.listen == AUTO and settings.advertise is None:
         return None
     return HttpTransport(_listen(settings), settings.advertise, database_hosts(settings.url))

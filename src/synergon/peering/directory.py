@@ -104,7 +104,7 @@ class Directory:
         return {peer.id for peer in self.runners(kind) if kind in peer.full}
 
     def next_helpers(self, kind: str, own_id: str) -> list[Peer]:
-        """The few peers that a node with more tasks of the kind than capacity asks to claim.
+        """The few peers that this node asks to claim, because it has more tasks of the kind than capacity.
 
         The nodes form a ring by id, and each asks its successors. So the hint reaches every peer with free capacity,
         even if the estimates of free slots are wrong, and no node sends to all.
@@ -123,8 +123,8 @@ class Directory:
         excluded: Collection[str] = (),
         requirements: str = KIND_DEFAULT,
     ) -> list[Peer]:
-        """The peers to wake for `count` new tasks: as few as have capacity for all of them; if there are not enough,
-        all that could run them.
+        """The peers to wake for `count` new tasks: as few as have capacity for all of them or, if the capacity is not
+        enough, all that could run them.
 
         `queue=None` means that the queue is unknown. Then peers that serve only certain queues are always included.
         """

@@ -16,7 +16,7 @@ HEADERS: Final = {
     "signature": "X-Peer-Signature",
 }
 NAMES: Final = {header.lower().encode(): field for field, header in HEADERS.items()}
-"""The field of the envelope, by the name of its header in lower case."""
+"""The name of each field of the envelope, by the name of its header in lower case."""
 
 
 def headers_of(envelope: Envelope) -> dict[str, str]:

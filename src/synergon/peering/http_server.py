@@ -28,13 +28,13 @@ URL_LIMIT: Final = 2 * 1024
 MAX_HEADERS: Final = 64
 """The maximum number of headers of a request, including the trailers of a chunked body."""
 FRAMING_PART: Final = 2
-"""A body with the framing of its chunks has at most this many times the bytes of the service's limit."""
+"""A body, with the framing of its chunks, may have this many times the bytes of the service's limit."""
 
 REQUEST_SECONDS: Final = 5.0
 """The time for a whole request. For the first request of a connection it starts when the connection is accepted."""
 IDLE_SECONDS: Final = 60.0
-"""After how many seconds an idle connection is closed. Longer than the client's time, so that the server does not close
-a connection on which the client is sending."""
+"""After how many seconds an idle connection is closed. The client closes it earlier (KEEP_SECONDS), so that the server
+does not close a connection on which the client is sending."""
 LINGER_SECONDS: Final = 1.0
 """How many seconds a connection stays open after an error was sent: closing a socket with unread data would discard the
 error."""
@@ -43,7 +43,7 @@ MAX_CONNECTIONS: Final = 1024
 MAX_UNVERIFIED: Final = 128
 MAX_UNVERIFIED_PER_ADDRESS: Final = 64
 DESCRIPTOR_SHARE: Final = 4
-"""Connections use at most one of this many descriptors that the process may open: a quarter."""
+"""Connections use at most the number of descriptors that the process may open, divided by this number."""
 BACKLOG: Final = 256
 """How many connections the kernel accepts in advance."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5

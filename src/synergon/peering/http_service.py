@@ -1,4 +1,5 @@
-"""HttpService: what a server serves. The server limits what a connection may cost; the service knows the routes."""
+"""HttpService: the routes that an HttpServer serves. The server limits what a connection may cost; the service knows
+the routes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class HttpService(Protocol):
 
     @property
     def headers(self) -> Mapping[bytes, str]:
-        """The headers that the service needs: the name of a field, by the name of its header in lower case."""
+        """The headers that the service needs: the names of fields, by the names of their headers in lower case."""
 
     @property
     def body_limit(self) -> int:

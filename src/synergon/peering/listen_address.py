@@ -1,4 +1,5 @@
-"""The address that an engine listens on. If its settings name no interface: the one that faces the database.
+"""The address that an engine listens on. If its settings name no interface, it is the interface that faces the
+database.
 
 Hosts that share the database can reach this interface; wider networks usually cannot.
 """
@@ -59,7 +60,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A socket that is bound to this address, for an event loop. `setting` is the name of the setting that has it."""
+    """A socket that is bound to this address, for an event loop. Raises OptionError if the address cannot be bound;
+    `setting` is the name of the setting in the error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets whose protocol is named.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -11,7 +11,7 @@ from synergon.peering.wire import Message
 
 
 class LocalNode(Protocol):
-    """The node of this engine, as far as peering needs it."""
+    """The interface of peering to the node of this engine."""
 
     @property
     def id(self) -> str:
@@ -22,17 +22,17 @@ class LocalNode(Protocol):
         """How many tasks the node can start now."""
 
     def full(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds of this list for which the node has no capacity now."""
+        """The kinds among these for which the node has no capacity now."""
 
     def handle_hints(self, hints: Message) -> None:
         """Act on hints from a peer."""
 
     def handle_nodes(self, nodes: Iterable[NodeRecord]) -> None:
-        """Use the rows of the nodes that peering has just read."""
+        """Update the node from the rows of the node table that peering has just read."""
 
 
 class LocalWaiters(Protocol):
-    """The callers in this process that wait for the end of tasks, as far as peering needs them."""
+    """The interface of peering to the callers in this process that wait for the end of tasks."""
 
     enqueued_elsewhere: set[int]
     """Tasks that callers here wait for, and that another engine has enqueued."""
@@ -52,7 +52,7 @@ class LocalWaiters(Protocol):
 
 
 class LocalEngine(Protocol):
-    """What the router needs of its own engine. Implemented by `Peers`."""
+    """The part of its own engine that the router uses. Implemented by `Peers`."""
 
     @property
     def own_ids(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ MAX_RETRY_SECONDS: Final = 5.0
 
 
 class Sender(Protocol):
-    """What an outbox needs of the router."""
+    """The part of the router that an outbox uses."""
 
     async def send_now(self, peer_id: str, hints: Message) -> Message:
         """Send the hints, and return the answer. Raises SendError if there is none."""

@@ -55,7 +55,7 @@ class Peers:
     ) -> None:
         self.engine_id = engine_id
         self._former_id = engine_id
-        """The last id under which this engine has left. Its row may be read once more, and must not count as a peer."""
+        """The id under which this engine last left. Its row may be read once more, and must not count as a peer."""
         self.node: LocalNode | None = None
         self.address: str | None = None
         self._kinds = kinds
@@ -69,7 +69,8 @@ class Peers:
         self._secret_read_at = 0.0
         self._secret_task: asyncio.Task[None] | None = None
         self.started: Counter[str] = Counter()
-        """How many tasks of each kind were started here. Sent with the next message, not in one of their own."""
+        """How many tasks of each kind were started here. The counts are sent with the next message, and cause no
+        message of their own."""
         self.watchers: Final = Watchers()
         self._preload_task: asyncio.Task[None] | None = None
         self._prepare_task: asyncio.Task[None] | None = None
@@ -130,12 +131,12 @@ class Peers:
 
     @property
     def hint_requests(self) -> tuple[int, int]:
-        """How many requests with hints peers have answered, and how many not."""
+        """The number of requests with hints that peers have answered, and the number without an answer."""
         return self._router.answered, self._router.unanswered
 
     @property
     def hint_status(self) -> HintStatus:
-        """How peers answer requests with hints. Only on the event loop."""
+        """How many requests with hints peers have answered, and how fast. Only on the event loop."""
         return self._router.hint_status
 
     @property
@@ -178,8 +179,8 @@ class Peers:
     # ------------------------------------------------------------ sending
 
     def announce_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce new tasks, counted by ready group, to as many nodes as have capacity for them. True if a hint is
-        sent in the next iteration of the event loop."""
+        """Announce new tasks, counted by ready group, to as many nodes as have capacity for them. Returns True if a
+        hint is sent in the next iteration of the event loop."""
         return bool(work) and self._router.route_new(work)
 
     def announce_surplus(self, kinds: Iterable[str]) -> None:

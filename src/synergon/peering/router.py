@@ -33,7 +33,7 @@ MIN_REFRESH_SECONDS: Final = 0.2
 peer runs."""
 MAX_UNKNOWN_PEERS: Final = 1000
 LATEST_HINTS: Final = 200
-"""Of how many answers the latency of hints is computed that a node publishes."""
+"""The number of latest answers from which a node computes the latency of hints that it publishes."""
 RECENT_SECONDS: Final = 5.0
 """A peer that appears within this many seconds after ends were sent to all peers gets those ends, too."""
 FAILURES_TO_LOG: Final = 3
@@ -60,22 +60,23 @@ class HintRouter:
         self._refresh_seconds = refresh_seconds
         self._updated_at = 0.0
         self._routed_at = 0.0
-        """When new tasks were last routed at once. Outboxes delay a second message, so further tasks are collected for
-        it."""
+        """When new tasks were last routed at once. Tasks that follow within MIN_INTERVAL_SECONDS are collected, because
+        outboxes would delay a second message anyway."""
         self._outboxes: dict[str, Outbox] = {}
         self.answered: int = 0
         """How many requests with hints peers have answered."""
         self.unanswered: int = 0
         self.hint_seconds: Final = Buckets(LATENCIES)
-        """How long peers took to answer."""
+        """How many seconds peers took to answer."""
         self._latest_hint_seconds: deque[float] = deque(maxlen=LATEST_HINTS)
         self._new: Counter[ReadyGroupName] = Counter()
         self._without_runner: Counter[ReadyGroupName] = Counter()
-        """New tasks of kinds that no known peer runs, or only failing ones."""
+        """New tasks of kinds that no known peer runs, or only failing peers."""
         self._scheduled: set[str] = set()
         self._surplus: set[str] = set()
         self._unrouted: list[tuple[str | None, Message]] = []
-        """Hints with the id of their receiver (None: all peers). They wait until the directory is loaded."""
+        """Hints that wait until the directory is loaded, each with the id of its receiver. None stands for all
+        peers."""
         self._recent_ends = EMPTY
         self._recent_until = 0.0
         self._for_unknown: dict[str, Message] = {}
@@ -84,12 +85,12 @@ class HintRouter:
         self._read_applied = 0
         """The number of the read of the node table whose rows are in the directory."""
         self._read_needed = 0
-        """The number of the read that must be applied so that every receiver of the last hint to all peers is known:
-        the first read that began after that hint."""
+        """The number of the first read that began after the last hint to all peers. Until it is applied, receivers of
+        that hint may be unknown."""
         self._sent_while_stale = EMPTY
         """Hints that were sent while the directory was stale. Peers that a later read adds get them, too."""
         self._sent_until = 0
-        """The number of the read after which `_sent_while_stale` has reached every peer."""
+        """The number of the read after which every peer has got the hints in `_sent_while_stale`."""
         self._route_task: asyncio.Task[None] | None = None
         self._refresh_task: asyncio.Task[None] | None = None
         self._read_task: asyncio.Task[None] | None = None
@@ -100,7 +101,7 @@ class HintRouter:
     # ------------------------------------------------------------ hints to route
 
     def route_new(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce new tasks, counted by ready group. True if a hint is sent in the next iteration of the event
+        """Announce new tasks, counted by ready group. Returns True if a hint is sent in the next iteration of the event
         loop."""
         now = self._clock.monotonic()
         is_ready = self._route_task is None and self.directory.is_loaded and not self._must_refresh
@@ -128,8 +129,8 @@ class HintRouter:
         self._route_soon()
 
     def send_to(self, peer_id: str, hints: Message, *, refresh: bool = False) -> None:
-        """Queue hints for one peer. If the peer is unknown, they are kept until it appears. `refresh`: read the node
-        table now to find it."""
+        """Queue hints for one peer. If the peer is unknown, they are kept until it appears. With `refresh`, the node
+        table is read now to find it."""
         peer = self.directory.get(peer_id)
         if peer is not None:
             self._outbox(peer).add(hints)
@@ -142,8 +143,8 @@ class HintRouter:
             self._route_soon()
 
     def send_to_all(self, hints: Message, *, refresh: bool = False) -> None:
-        """Queue hints for every peer. `refresh`: read the node table first. An engine that cannot receive needs this to
-        reach peers that have joined meanwhile."""
+        """Queue hints for every peer. With `refresh`, the node table is read first. An engine that cannot receive needs
+        this to reach peers that have joined meanwhile."""
         self._unrouted.append((None, hints))
         self._read_needed = self._reads_begun + 1
         self._must_refresh |= refresh
@@ -382,12 +383,12 @@ class HintRouter:
 
     @property
     def hint_status(self) -> HintStatus:
-        """How peers answer requests with hints."""
+        """How many requests with hints peers have answered, and how fast."""
         return HintStatus.of(self.answered, self.unanswered, self._latest_hint_seconds)
 
     def handle_answer(self, peer_id: str, sent: Message, answer: Message) -> None:
-        """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the message asked to
-        be told of ends, wake the waiters: tasks may have ended before the peer received it."""
+        """Note the free slots of the peer, and offer the tasks that it cannot take to others. If the sent message asked
+        for the ends of tasks, wake the waiters: tasks may have ended before the peer received it."""
         self.answered += 1
         # Tasks may have ended just before the peer received the request to report it.
         if sent.awaited:
@@ -421,7 +422,7 @@ class HintRouter:
     # ------------------------------------------------------------ end
 
     async def wait_routed(self, seconds: float) -> None:
-        """Wait until all hints are in outboxes, at most this long."""
+        """Wait until all hints are in outboxes, for at most `seconds`."""
         if self._route_task is not None:
             await asyncio.wait([self._route_task], timeout=seconds)
 

@@ -37,7 +37,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str | None = None
     kinds: tuple[str, ...] = ()
     bye: bool = False
-    """The sender is leaving."""
+    """Whether the sender is leaving."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,7 +48,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     new: dict[str, int] = {}
     """The number of new ready tasks, by kind."""
     due: bool = False
-    """Tasks were scheduled for later: the receiver checks its alarm."""
+    """Whether tasks were scheduled for later. The receiver then checks its alarm."""
     started: dict[str, int] = {}
     """The number of tasks that the sender has started, by kind."""
     reserve: tuple[int, ...] = ()
@@ -60,13 +60,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     awaited: tuple[int, ...] = ()
     """Tasks that the sender waits for although another engine enqueued them."""
     ended: bool = False
-    """A task has ended. Sent to receivers that asked for this with `follow`."""
+    """Whether a task has ended. Sent to receivers that asked for this with `follow`."""
     follow: bool = False
-    """The sender asks for a hint whenever any task ends."""
+    """Whether the sender asks for a hint whenever any task ends."""
     cancel: tuple[int, ...] = ()
     """Tasks that run at the receiver and whose cancellation was requested."""
     control: bool = False
-    """Limits, servers, pauses or operator actions have changed: the receiver reads them again."""
+    """Whether limits, servers, pauses or operator actions have changed. The receiver then reads them again."""
     free: int | None = None
     """The number of free slots of the sender. None if it runs no tasks."""
     full: tuple[str, ...] = ()

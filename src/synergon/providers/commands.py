@@ -60,7 +60,7 @@ OPTIONS: Final = tuple(CommandOptions.__annotations__)
 
 
 class CommandDecorator:
-    """`@provider.command`, with and without options."""
+    """The decorator `@provider.command`, with or without options."""
 
     def __init__(self, provider: Provider, options: Mapping[str, Any] | None = None) -> None:
         self._provider = provider
@@ -110,7 +110,7 @@ class CommandDecorator:
     def __call__(self, /, **options: Unpack[CommandOptions]) -> CommandDecorator: ...
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Register the function as a command. Called with options only, return a decorator that does so. A parameter
+        """Register the function as a command. If only options are given, returns a decorator that does so. A parameter
         annotated with `Server` receives the server."""
         if function is None:
             return CommandDecorator(self._provider, options)
@@ -164,7 +164,7 @@ class Command(Generic[Full, Parameters, Returned, Value]):
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """Runs the methods that end in `_sync`, for code without an event loop."""
         return self._provider.engine.sync_bridge
 
     @overload
@@ -219,7 +219,8 @@ class Command(Generic[Full, Parameters, Returned, Value]):
 
     @must_await(sync="enqueue_sync")
     async def enqueue(self, /, *args: Any, to: Any = ANY, **kwargs: Any) -> dict[str, Handle[Value]]:
-        """Send the command without waiting for it. Returns its handles by address; for any server, under "any"."""
+        """Send the command without waiting for it. Returns its handles by address. A command to any server has one
+        handle, under "any"."""
         engine = self._provider.engine
         call: Call[Value] = self._task_type.call(*args, **kwargs)
         addresses = await self._addresses(to)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 Arguments = TypeVar("Arguments")
 
 Servers = Mapping[str, int | None] | Iterable[str]
-"""Addresses with their capacities (None: unlimited, 0: closed), or only addresses, which all get one capacity."""
+"""Addresses with their capacities (None means unlimited, 0 means closed), or only addresses, which all get one
+capacity."""
 
 DEFAULT_HEALTH = Health()
 
@@ -166,7 +167,7 @@ class Provider:
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """Runs the methods that end in `_sync`, for code without an event loop."""
         return self.engine.sync_bridge
 
     async def set_servers(self, servers: Servers, *, capacity: int | None = UNSET) -> None:

@@ -29,8 +29,8 @@ class Registry:
         """Whether everything that is registered is in the store."""
 
     def add_limit(self, name: str, value: int | None, rate: Rate | None = None) -> None:
-        """Declare a limit, which kinds may name, or which covers servers by prefix. Raises OptionError if it is
-        declared with another value or rate."""
+        """Declare a limit, which kinds may name, or which covers servers by prefix. Raises OptionError if it was
+        declared before with another value or rate."""
         limit = NewLimit(name=name, value=value, rate=None if rate is None else rate.record)
         known = self._limits.get(name, limit)
         if known != limit:
@@ -41,7 +41,8 @@ class Registry:
         self._add(limit)
 
     def add_provider(self, provider: Provider) -> None:
-        """Declare a provider; OptionError if it names a server of another one, and no limit covers that server."""
+        """Declare a provider. Raises OptionError if its name is taken, or if it names a server of another provider and
+        no limit covers that server."""
         if provider.name in self.providers:
             raise OptionError(f"two providers are named {provider.name!r}; give one of them another name")
         providers = {**self.providers, provider.name: provider}

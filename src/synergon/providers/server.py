@@ -15,7 +15,8 @@ class Server:
     slot: int = 0
     """The number of the permit, from 0. No two running tasks on the server have the same number."""
     labels: dict[str, Any] = field(default_factory=dict)
-    """For free use: task functions on this node find here what earlier ones on this server have stored."""
+    """Values that task functions store here. Later task functions on this server find them, if they run on this
+    node."""
 
     def __str__(self) -> str:
         return self.address

@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class Stop(Enum):
-    """Why a running attempt is to end."""
+    """The reasons for which a running attempt is asked to end."""
 
     TIMEOUT = auto()
     CANCEL = auto()
@@ -104,35 +104,39 @@ class Attempt:
         """Whether the task function has started. Before that, the task can be handed back as if it had never been
         claimed."""
         self.has_seen_stop: bool = False
-        """Whether the task function knows of the request to end. What it returns then is not a result."""
+        """Whether the task function knows of the request to end. If so, what it returns is not a result."""
         self.asyncio_task: asyncio.Task[Any] | None = None
-        """Set while an `async` task function runs."""
+        """The asyncio task that a request to end cancels. None if there is none to cancel."""
         self.thread: threading.Thread | None = None
         """The thread that runs the task function, set and cleared by that thread."""
         self.child: ChildRun | None = None
         self.waits_for_child: bool = False
         """Whether the task was claimed ahead and waits for a child process to become free."""
         self.deadline: float | None = None
-        """By the event loop's clock, while the task function runs."""
+        """The moment, by the event loop's clock, at which the attempt times out. None while the task function does not
+        run."""
         self.extended_by: int = 0
-        """Microseconds of the extensions in the task's row that its timeout includes."""
+        """How many microseconds of the extension in the task's row the timeout already includes."""
         self.progress: Progress | None = None
         """Progress that the task function has reported and that is not written yet."""
         self.server: Server | None = None
         self.capacity_wait: asyncio.Future[None] | None = None
-        """Set while the attempt waits for capacity after its claim."""
+        """The future that resolves when the attempt gets its capacity. None if the attempt does not wait for
+        capacity."""
         self.protected_until: float = 0.0
-        """By the monotonic clock: until then the task is not preempted, because it has yielded before."""
+        """The moment, by the monotonic clock, until which the task is not preempted, because it has yielded before."""
         self.scheduled_for: int | None = None
         """The nominal moment of the occurrence for which a schedule created the task."""
         self.overrides: Overrides | None = None
-        """The options of its call, if there are any."""
+        """The options of the task that replace those of its kind. None if it has none."""
         self.dependencies: tuple[Dependency, ...] = ()
-        """What the task depends on, read before the task function starts, if the function or its arguments need it."""
+        """The dependencies of the task. They are read before the task function starts, if the function or its arguments
+        need them."""
         self.dependency_error: BaseException | None = None
         """Why the dependencies could not be read. None if they were read, or are not needed."""
         self.held_back_by: DependencyReader | None = None
-        """Set while the dependencies are being read, before the attempt is submitted to a slot."""
+        """The reader that holds the attempt back until its dependencies are read. None if the attempt is not held
+        back."""
         self.started_at: float = 0.0
         """When the attempt started, by the monotonic clock. Set only for kinds with hooks or an `on_final_failure`
         function, which get the duration."""
@@ -140,15 +144,18 @@ class Attempt:
         self.misfit: PayloadError | None = None
         """Why the attempt cannot run: its options or arguments do not fit the task function. None if they do."""
         self.is_own_fault: bool = False
-        """The error does not count for the server's health: the task function asked for it, or a value did not fit."""
+        """Whether an error says nothing about the server's health, because the task function asked for it or a value
+        did not fit."""
         self.is_unreadable: bool = False
         """Whether the row of the task is damaged, so that no other node could run the task either."""
         self.is_suspect: bool = False
-        """The process of the last attempt died. If this one runs in a child process, that runs no other task."""
+        """Whether the process of the last attempt died. A child process that runs this attempt then runs no other
+        task."""
         self.is_isolated: bool = False
-        """The attempt runs in a child process only because the task is a suspect."""
+        """Whether the attempt runs in a child process only because the task is a suspect."""
         self.limit_key: str | None = None
-        """The limit key of the task, if its producer could not compute it. The attempt then only assigns the key."""
+        """The limit key of a task whose producer could not compute it. The attempt only assigns the key; the task
+        function does not run."""
         self.members: list[Attempt] = []
         """The other items of the batch that this attempt leads. The leader alone has the slot, the capacity and the
         deadline; its members have a claim and an outcome of their own."""
@@ -157,9 +164,10 @@ class Attempt:
         self.is_discarded: bool = False
         """Whether the task was cancelled while its batch runs: its result is discarded."""
         self.fixed_outcome: Outcome | None = None
-        """The outcome of an item that is left out of its batch, because its payload does not fit."""
+        """The outcome of an item that is left out of its batch, for instance because its payload does not fit.
+        Otherwise None."""
         self.outcome: Outcome | None = None
-        """The outcome of a member. None if it is that of its leader."""
+        """The outcome of a member. None if the member has the outcome of its leader."""
 
     @property
     def is_uninterruptible(self) -> bool:
@@ -183,24 +191,25 @@ class Attempt:
 
     @property
     def items(self) -> list[Attempt]:
-        """The attempts of all tasks that run with this one, which comes first."""
+        """This attempt, followed by the members of the batch that it leads."""
         return [self, *self.members]
 
     @property
     def included(self) -> list[Attempt]:
-        """The items that are in the list that the task function gets."""
+        """The items that the task function gets, without those that are left out."""
         return [item for item in self.items if item.fixed_outcome is None]
 
     @property
     def batch_items(self) -> tuple[BatchItem, ...]:
-        """The items that the task function gets, as it sees them. Empty if it does not run batches."""
+        """The included items as records for the task function. Empty if the function does not run batches."""
         if not self.is_batch:
             return ()
         claims = (item.claim for item in self.included)
         return tuple(BatchItem(task_id=one.id, attempt=one.attempts, meta_json=one.meta) for one in claims)
 
     def cancel(self) -> None:
-        """Discard the result of this task. The task function is asked to end if that concerns all of its items."""
+        """Discard the result of this task. The task function is asked to end only if all items of its batch are
+        discarded."""
         self.is_discarded = True
         execution = self.leader or self
         if all(item.is_discarded for item in execution.items):
@@ -221,14 +230,14 @@ class Attempt:
             self.held_back_by.let_go(self)
 
     def request_hand_back(self) -> None:
-        """Note that a cordoned node wants the task function to end, and that the function knows it. Nothing is
-        cancelled. What the function returns then is not a result."""
+        """Note that a cordoned node wants the task function to end, and that the function knows it. From then on, what
+        the function returns is not a result. Nothing is cancelled."""
         if self.stop is None:
             self.stop = Stop.CORDON
         self.has_seen_stop = True
 
     def unfinished(self) -> UnfinishedTask:
-        """What runs the task function, and where it is."""
+        """The thread that runs the task function, and the line that it executes, for the report of unfinished tasks."""
         thread = self.thread
         frame = None if thread is None else sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented
         location = None if frame is None else location_of(frame)
@@ -256,7 +265,7 @@ class Attempt:
         )
 
     def _is_server_well(self, outcome: Outcome) -> bool | None:
-        """Whether the outcome shows that the server is healthy. None if it shows neither."""
+        """Whether the outcome shows that the server is healthy. None if the outcome says nothing about the server."""
         match outcome:
             case Succeeded() if not self.task_type.is_command:
                 return True
@@ -294,7 +303,7 @@ class LocalLink(AttemptLink):
 
     @property
     def stopped_by(self) -> str | None:
-        """Why the end of the attempt was requested."""
+        """Why the end of the attempt was requested. None if it was not."""
         stop = self._attempt.stop
         return None if stop is None else stop.name.lower()
 
@@ -317,7 +326,7 @@ class LocalLink(AttemptLink):
 
     def _note_stop_seen(self) -> Literal[False]:
         """Note that the task function knows of the request to end, if there is one. What it returns then is not a
-        result. Always False."""
+        result. Always returns False."""
         self._attempt.has_seen_stop |= self._attempt.stop is not None
         return False
 
@@ -362,7 +371,7 @@ class Services(ABC):
 
 
 def location_of(frame: FrameType) -> str:
-    """The line that a thread executes, as text."""
+    """The file, line and function that a frame executes, as text."""
     last = traceback.extract_stack(frame)[-1]
     return f"{last.filename}:{last.lineno} in {last.name}"
 

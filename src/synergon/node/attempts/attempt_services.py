@@ -17,7 +17,7 @@ from synergon.stores.base import Store, TaskTransaction
 
 
 class AttemptServices(Services):
-    """Progress, timeouts, ownership, transactions."""
+    """Serves the calls of running task functions: progress, timeouts, ownership, transactions."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AttemptServices(Services):
 
     async def still_owned(self, attempt: Attempt) -> bool:
         """Whether the claim is still current in the store, and neither the store nor this node wants the attempt to
-        end. Of a batch: whether that is so for one of its tasks."""
+        end. For a batch, one such task is enough."""
         if not self._may_go_on(attempt):
             return False
         claims = [item.claim for item in attempt.items]
@@ -59,8 +59,8 @@ class AttemptServices(Services):
         return any(map(_is_current, claims, records))
 
     def _may_go_on(self, attempt: Attempt) -> bool:
-        """Whether this node knows no reason to end the task function. If the node is cordoned and the task may be
-        preempted, notes that the function is to end; the task is then handed back without a charge."""
+        """Whether this node has no reason to end the task function. If the node is cordoned and the task may be
+        preempted, the function is asked to end; the task is then handed back without a charge."""
         if self._scheduler.is_cordoned and attempt.task_type.policy.preemptible:
             attempt.request_hand_back()
         return not self._scheduler.is_fenced and attempt.stop is None

@@ -25,7 +25,7 @@ def ends_of_items(
     signature: Signature, kind: str, count: int, value: Any, error: BatchErrors | None = None
 ) -> list[bytes | BaseException]:
     """The result or the error of each item, in the order of the list that the function got. Raises PayloadError if the
-    function returned something else than nothing or one result for each item, or named an item that does not exist."""
+    function returned anything but None or one result for each item, or named an item that does not exist."""
     if error is not None:
         return _of_errors(signature, kind, count, error)
     if value is None:

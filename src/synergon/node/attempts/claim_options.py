@@ -1,4 +1,4 @@
-"""Applies to an attempt what its claim has besides its kind: a server, a key queue, requirements and overrides."""
+"""Applies the options of a claim to its attempt: server, key queue, requirements and overrides."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class ServerLabels:
 
 def assign_key(attempt: Attempt, *, has_results: bool = False) -> None:
     """Compute the limit key of a task that was stored without one: a producer without the task function cannot compute
-    it. Does nothing if the kind has no key queues, or the task must not join one now. `has_results`: the results of
-    dependencies are in the payload."""
+    it. Does nothing if the kind has no key queues, or the task must not join one now. `has_results` says whether the
+    payload contains the results of the dependencies."""
     claim, task_type = attempt.claim, attempt.task_type
     if task_type.key_template is None or claim.limit_key is not None:
         return
@@ -48,7 +48,8 @@ def assign_key(attempt: Attempt, *, has_results: bool = False) -> None:
 
 
 def _runs_alone(attempt: Attempt) -> bool:
-    """Whether the task has left the key queue of its batches (`stores.rules.batches.must_run_alone`)."""
+    """Whether the task must run alone, and so has left the key queue of its batches
+    (`stores.rules.batches.must_run_alone`)."""
     if not attempt.is_batch or not attempt.claim.requirements:
         return False
     requirements = parse_requirements(attempt.claim.requirements)
@@ -56,7 +57,8 @@ def _runs_alone(attempt: Attempt) -> bool:
 
 
 def apply_requirements(attempt: Attempt) -> None:
-    """Use the requirements that the claim has used. A task whose requirements are unreadable is claimed to be ended."""
+    """Give the attempt the cost by which its task was claimed. If the requirements cannot be read, the attempt gets a
+    misfit, and the task fails."""
     parsed, task_type = parse_requirements(attempt.claim.requirements), attempt.task_type
     attempt.cost = with_kind_defaults(
         parsed, task_type.weight, is_isolable=task_type.is_isolable, is_threaded=task_type.is_threaded
@@ -68,8 +70,8 @@ def apply_requirements(attempt: Attempt) -> None:
 
 
 def apply_overrides(attempt: Attempt, encoded: bytes) -> None:
-    """Use the options of the task that replace those of its kind. If they cannot be read, the attempt gets a misfit:
-    the other tasks of its claim can run."""
+    """Apply the options of the task that replace those of its kind. If they cannot be read, only this attempt gets a
+    misfit; the other tasks of the claim can run."""
     try:
         _apply(_OVERRIDES.decode(encoded), attempt)
     except (*READ_ERRORS, SynergonError) as error:
@@ -89,9 +91,8 @@ def _apply(overrides: Overrides, attempt: Attempt) -> None:
 
 
 def _runs_in(task_type: AnyTask, requested: RunsIn) -> RunsIn:
-    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Of the
-    producer's answer (`requested`) only "process" is used: a producer that does not have the function cannot know
-    whether it is a coroutine."""
+    """Where the task function of this claim runs: on the event loop, in a thread or in a child process. Only "process"
+    is taken from `requested`: a producer that does not have the function cannot know whether it is a coroutine."""
     if requested == "process":
         return requested
     return "loop" if task_type.is_coroutine else "thread"

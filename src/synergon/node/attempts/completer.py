@@ -46,7 +46,7 @@ REPORT_SECONDS: Final = 0.5
 """The minimum time in seconds between two writes of progress."""
 
 _SUCCEEDED: Final = State.SUCCEEDED
-"""A constant, because the lookup of an enum member is slower than the comparison."""
+"""A constant, because looking up the enum member takes longer than the comparison."""
 
 
 class Completer:
@@ -196,7 +196,7 @@ class Completer:
             raise
 
     def _keep_for_later(self, reports: dict[int, Attempt], overdue: dict[int, Attempt], notes: list[Report]) -> None:
-        """Queue reports that could not be written again. Newer progress of an attempt replaces older."""
+        """Queue again the reports that could not be written. Newer progress of an attempt replaces older progress."""
         for note in notes:
             attempt = reports.get(note.id) or overdue.get(note.id)
             if attempt is not None:  # else it is a member, whose leader has the progress
@@ -207,7 +207,8 @@ class Completer:
 
     @staticmethod
     def _report(attempt: Attempt, overdue: dict[int, Attempt]) -> list[Report]:
-        """The reports of an attempt; those of a batch are about all of its tasks."""
+        """The reports of all tasks of an attempt: one, or several if it leads a batch. Clears the progress of the
+        attempt."""
         progress, is_overdue = attempt.progress, attempt.claim.id in overdue
         attempt.progress = None
         return [

@@ -110,7 +110,7 @@ class Deadlines:
             self._timers[timeout] = self._loop.call_at(moment, self._check_queue, timeout)
 
     def disarm(self, attempt: Attempt) -> None:
-        """Remove an attempt that has ended in time."""
+        """Cancel the timeout of an attempt, if it has started."""
         if attempt.deadline is None:
             return
         attempt.deadline = None
@@ -120,8 +120,8 @@ class Deadlines:
             del self._queues[attempt.timeout][attempt]
 
     def extend(self, attempt: Attempt, seconds: float) -> None:
-        """Move the deadline of an attempt, or lengthen its timeout if that has not started. Nothing happens without a
-        timeout, or after it."""
+        """Move the deadline of an attempt, or lengthen its timeout if that has not started. Does nothing if the attempt
+        has no timeout, or has exceeded it."""
         if attempt.timeout is None or attempt.stop is Stop.TIMEOUT:
             return
         deadline = attempt.deadline
@@ -136,8 +136,8 @@ class Deadlines:
         self._expire(attempt)
 
     def _check_queue(self, timeout: float) -> None:
-        """The timer of a queue: handles the attempts whose deadlines have come, and starts the timer for the next
-        one."""
+        """Called by the timer of a queue: handle the attempts whose deadlines have come, and start the timer for the
+        next one."""
         del self._timers[timeout]
         queue, now = self._queues[timeout], self._loop.time()
         passed = [attempt for attempt, _ in takewhile(lambda entry: entry[1] <= now, queue.items())]

@@ -22,7 +22,7 @@ from synergon.stores.base import Store
 from synergon.task import AnyTask
 
 MOST_SHOWN: Final = 100
-"""How many characters of an item are in an error message."""
+"""The maximum number of characters of an item in an error message."""
 NULL: Final = msgspec.Raw(b"null")
 
 
@@ -100,8 +100,8 @@ def fill_in_results(payload: bytes, overrides: Overrides, dependencies: Sequence
 
 
 def _value(reference: StoredReference, dependencies: Sequence[Dependency], what: str) -> msgspec.Raw:
-    """The JSON for a reference: the result of a task (null if it did not succeed), or the list of the results
-    of all items of a map that succeeded."""
+    """The JSON for a reference: the result of a task (null if it did not succeed) or, for a map, the list of the
+    results of its items that succeeded."""
     found = [entry for entry in dependencies if entry.position == reference.position]
     for entry in found:
         if entry.is_open:
@@ -123,8 +123,8 @@ class NotEndedError(Exception):
 
 
 def describe_unsuccessful(overrides: Overrides, dependencies: Sequence[Dependency]) -> str:
-    """The addition to the error of arguments that do not fit: names the tasks that did not succeed and whose results
-    are arguments. Empty if there are none."""
+    """A text to append to the error of arguments that do not fit. It names the tasks that did not succeed and whose
+    results are arguments. Empty if there are none."""
     positions = {reference.position for reference in _single_references(overrides)}
     failed = [entry for entry in dependencies if entry.position in positions and not entry.succeeded]
     if not failed:

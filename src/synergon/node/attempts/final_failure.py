@@ -58,7 +58,7 @@ class FinalFailures:
 
     async def end(self, attempt: Attempt, outcome: Outcome, node_id: str) -> Outcome | None:
         """Call the function if the outcome ends the task `failed`. Returns the outcome that the completer must write;
-        None if it was committed."""
+        None if the outcome is committed already."""
         tries = 0
         while attempt.stop is not Stop.LEASE_LOST:
             try:
@@ -128,7 +128,7 @@ class FinalFailures:
         return None
 
     def _with_error(self, attempt: Attempt, outcome: Outcome, error: Exception, node_id: str) -> Outcome:
-        """The outcome with the error of the function added to its own."""
+        """Log the error of `on_final_failure`, and return the outcome with that error added to its own."""
         claim = attempt.claim
         self._logger.error(
             "on_final_failure of task %d (%s) raised; the task ends without it",

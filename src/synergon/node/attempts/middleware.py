@@ -33,7 +33,7 @@ requested."""
 
 
 class MiddlewareChain:
-    """One task function with its middleware."""
+    """Runs one task function inside its middleware."""
 
     _function: TaskFunction
 
@@ -43,7 +43,7 @@ class MiddlewareChain:
         self._chain = attempt.task_type.around
         self._task = asyncio.current_task()
         self._inside: list[asyncio.Task[Any] | None] = []
-        """The asyncio tasks in which `call_next` runs. Middleware may create one for it."""
+        """The asyncio tasks that run `call_next` now. Middleware may have created them."""
         self._is_left = asyncio.Event()
         self._is_over = False
         self._last_moment: asyncio.TimerHandle | None = None
@@ -142,8 +142,8 @@ class MiddlewareChain:
         return value
 
     def _limit_remaining_time(self) -> None:
-        """End middleware that could not be cancelled when the end of the attempt was requested. If the task function
-        has a valid result, the middleware gets `LAST_SECONDS` more."""
+        """Called after the task function if the end of the attempt was requested. Cancels the middleware: after
+        `LAST_SECONDS` if the function has a valid result, otherwise at once."""
         attempt = self._attempt
         if attempt.has_seen_stop or attempt.stop in (Stop.CANCEL, Stop.TIMEOUT, Stop.LEASE_LOST):
             raise asyncio.CancelledError
@@ -180,8 +180,8 @@ class ChildFunctionEnded(Exception):
 
 
 def _value_of(attempt: Attempt, outcome: Succeeded) -> Any:
-    """The result in the return type of the task function; as plain JSON if it does not match that type. Of a batch, the
-    list of the results of its items, with None for those that have none."""
+    """The result, decoded to the return type of the task function, or to plain JSON if it does not match that type. For
+    a batch, the list of the results of its items, with None for items without a result."""
     if attempt.is_batch:
         ends = [outcome_of_item(item, outcome) for item in attempt.included]
         return [_decoded(attempt, end.result) if isinstance(end, Succeeded) else None for end in ends]

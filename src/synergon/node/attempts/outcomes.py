@@ -40,7 +40,7 @@ TRACEBACK_LENGTH: Final = 16_000
 MESSAGE_LENGTH: Final = 4_000
 
 UNWRITTEN_SECONDS: Final = 1.0
-"""The delay before a task runs again whose transaction the database could not write."""
+"""After how many seconds a task runs again if the database could not write its transaction."""
 
 PROTECTED_SECONDS: Final = 60.0
 """For how many seconds a task that has yielded is protected from preemption."""
@@ -55,7 +55,7 @@ def of_each(attempt: Attempt, make: Callable[[Attempt], Outcome]) -> Outcome:
 
 
 def of_all(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """`of_each`, with one outcome for all items."""
+    """Like `of_each`, with one outcome for all items."""
     return of_each(attempt, lambda _: outcome)
 
 
@@ -83,21 +83,21 @@ def _of_stop(attempt: Attempt, execution: Attempt, node_id: str, chance: Callabl
 
 
 def of_error(attempt: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a task function that raised. In a batch, the error is that of every item."""
+    """The outcome of a task function that raised. In a batch, every item gets the error."""
     control = find_control(error)
     record = describe(error if control is None else control, attempt.claim.attempts, node_id)
     return of_each(attempt, lambda item: _of_error(item, error, control, _numbered(record, item), chance))
 
 
 def of_item_error(item: Attempt, error: BaseException, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of one item of a batch, which alone has failed."""
+    """The outcome of an item of a batch that failed with an error of its own."""
     control = find_control(error)
     record = describe(error if control is None else control, item.claim.attempts, node_id)
     return _of_error(item, error, control, record, chance)
 
 
 def _numbered(record: ErrorRecord, attempt: Attempt) -> ErrorRecord:
-    """The error, as that of this attempt."""
+    """The error record, with the number of this attempt."""
     number = attempt.claim.attempts
     return record if record.attempt == number else msgspec.structs.replace(record, attempt=number)
 
@@ -153,7 +153,7 @@ def of_items(
 
 
 def is_same_error(outcome: Outcome, other: Outcome) -> bool:
-    """Whether both outcomes are about one error, or about none."""
+    """Whether both outcomes have equal errors, or both have none."""
     error, other_error = (getattr(each, "error", None) for each in (outcome, other))
     if error is None or other_error is None:
         return error is other_error
@@ -165,13 +165,13 @@ def is_same_error(outcome: Outcome, other: Outcome) -> bool:
 
 
 def outcome_of_item(item: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome of an item of a batch whose leader has this outcome."""
+    """The outcome of an item of a batch. `outcome` is the outcome of the leader."""
     return outcome if item.leader is None else item.outcome or outcome
 
 
 def of_rolled_back(attempt: Attempt, error: RolledBack, node_id: str, chance: Callable[[], float]) -> Outcome:
-    """The outcome of a task function whose transaction the database could not write: it runs again a little later,
-    uncharged. A command is never run twice."""
+    """The outcome of a task function whose transaction the database could not write: the task runs again a little
+    later, without a charge. A command fails instead, because it never runs twice."""
     if attempt.task_type.is_command:
         return of_error(attempt, error, node_id, chance)
     return of_all(attempt, Snoozed(delay=microseconds(UNWRITTEN_SECONDS)))
@@ -190,13 +190,13 @@ def _failed(
 
 
 def of_payload(attempt: Attempt, error: PayloadError, node_id: str) -> Outcome:
-    """The outcome of a payload that does not fit the task function. Concerns one item only, also in a batch."""
+    """The outcome of a payload that does not fit the task function. In a batch, it applies to this item only."""
     return of_payload_record(attempt, describe(error, attempt.claim.attempts, node_id))
 
 
 def of_payload_record(attempt: Attempt, error: ErrorRecord) -> Outcome:
-    """The outcome of a payload that does not fit, perhaps in a child process, which described the error. Another node
-    may have a newer function. A command is not left to others: it is for one server, and never runs twice."""
+    """The outcome of a payload that does not fit the task function, with its error as a record. The task is refused,
+    because another node may have a newer function. A command, or a task whose row is damaged, fails instead."""
     attempt.is_own_fault = True
     if attempt.task_type.is_command or attempt.is_unreadable:
         return Failed(reason=Reason.ERROR, error=error)
@@ -280,7 +280,7 @@ def describe(error: BaseException, attempt: int, node_id: str | None) -> ErrorRe
 
 
 def handed_back(claim: Claim) -> FencedOutcome:
-    """The outcome of a claim that the node hands back without running it to an end."""
+    """The outcome with which the node hands back this claim."""
     return FencedOutcome(
         id=claim.id,
         claim_no=claim.claim_no,

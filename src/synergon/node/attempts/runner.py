@@ -169,7 +169,8 @@ class Runner:
         return attempts
 
     def _lead_batches(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Add the members of batches to their leaders. Returns the attempts without them: those that need a slot."""
+        """Add the members of batches to their leaders. Returns the attempts that need a slot: the leaders, and tasks
+        without a batch."""
         executions: dict[int, Attempt] = {}
         for attempt in attempts:
             leader = executions.get(attempt.claim.batch_id or 0)
@@ -255,7 +256,7 @@ class Runner:
             attempt.ask_to_stop(why)
 
     def set_extension(self, attempt: Attempt, extended_by: int) -> None:
-        """Give an attempt the time, in microseconds, by which the row of its task says that its timeout is extended."""
+        """Extend the timeout of an attempt to `extended_by`, the extension in the row of its task, in microseconds."""
         more = extended_by - attempt.extended_by
         if more > 0:
             attempt.extended_by = extended_by
@@ -361,8 +362,8 @@ class Runner:
             raise PayloadError(f"{misfit}{why}") from misfit
 
     def _take_in_dependencies(self, attempt: Attempt) -> Outcome | None:
-        """Put the results of dependencies into the arguments. Returns the outcome of an attempt that ends here: that of
-        a map, and one whose dependencies could not be read."""
+        """Put the results of dependencies into the arguments. Returns the outcome if the attempt ends here, because it
+        is a map or its dependencies could not be read; otherwise None."""
         overrides, task_type, claim = attempt.overrides or NO_OVERRIDES, attempt.task_type, attempt.claim
         try:
             if attempt.dependency_error is not None:
@@ -401,7 +402,7 @@ class Runner:
         return await self._as_running_task(attempt, wrap_child(attempt, context, run, self._deadlines, outcome_of))
 
     async def _as_running_task(self, attempt: Attempt, work: Coroutine[Any, Any, Value]) -> Value:
-        """Await this with the name of the task in log records."""
+        """Await `work`. Log records that it writes name the task."""
         token = running_task.set(self._named(attempt))
         try:
             value = await work
@@ -491,8 +492,8 @@ class Runner:
 
     @staticmethod
     def _is_stop_the_outcome(attempt: Attempt, error: BaseException | None) -> bool:
-        """Whether the request to end is the outcome, and not what the task function returned or raised. If the function
-        returned without knowing of a stop of the node or a preemption, its value is the result."""
+        """Whether the outcome follows from the request to end, and not from what the task function returned or raised.
+        If the function returned without knowing that the node stops or preempts it, its value is the result."""
         return attempt.stop in (Stop.TIMEOUT, Stop.CANCEL) or error is not None or attempt.has_seen_stop
 
     # ------------------------------------------------------------ after the task function
@@ -503,7 +504,7 @@ class Runner:
         self._log(attempt, outcome)
 
     def _log(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Log an outcome that is an error. The last one of a task is logged with its traceback."""
+        """Log an outcome that is an error. The final failure of a task is logged with its traceback."""
         level, traceback = logging.WARNING, None
         match outcome:
             case Retrying(error=error, delay=delay):
@@ -536,7 +537,7 @@ class Runner:
 
     async def _end_with_function(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Call `on_final_failure` if the outcome ends the task `failed`. Returns the outcome that the completer must
-        write; None if it was committed."""
+        write; None if the outcome is committed already."""
         left = await self._final_failures.end(attempt, outcome, self.node_id)
         if left is None:
             self._log(attempt, outcome)
@@ -544,7 +545,7 @@ class Runner:
 
     async def _close_transaction(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the writes of the task function together with its success, or roll them back. Returns the outcome that
-        the completer must write; None if it was committed."""
+        the completer must write; None if the outcome is committed already."""
         transaction = attempt.transaction
         assert transaction is not None
         ended = [(item, outcomes.outcome_of_item(item, outcome)) for item in attempt.items]

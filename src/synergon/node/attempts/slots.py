@@ -23,7 +23,7 @@ STARTING: Final = 2
 """How many slots are started at once. Each of them starts as many again, so that their number doubles."""
 
 BURST_SECONDS: Final = 0.005
-"""After how many seconds of task functions that never await a slot lets other asyncio tasks run."""
+"""After how many seconds a slot lets other asyncio tasks run, if its task functions never await."""
 
 
 class Slots:
@@ -80,7 +80,7 @@ class Slots:
                 await waiter
 
     async def _work_off(self, pristine: object) -> bool:
-        """Run the waiting attempts. False if the last one made this slot unfit for reuse."""
+        """Run the waiting attempts. Returns False if the last one made this slot unfit for reuse."""
         task = asyncio.current_task()
         assert task is not None
         began = self._monotonic()

@@ -14,7 +14,8 @@ from synergon.stores.base import TaskTransaction
 
 
 class NodeTaskTransaction(OpenTransaction):
-    """Opened at the first `with` or `async with`. The runner ends it when the task function has ended."""
+    """The transaction opens at the first `with` or `async with`. The runner ends it when the task function has
+    ended."""
 
     def __init__(self, node: Services) -> None:
         self._node = node

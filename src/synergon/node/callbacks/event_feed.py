@@ -166,7 +166,7 @@ class EventFeed:
 
 
 def _name(outcome: Outcome | None, state: State) -> EventName:
-    """The name of the event: the final state of the task; if it is not final, how the attempt ended."""
+    """The name of the event: the final state of the task, or how the attempt ended if the task is not final."""
     if state.is_final:
         return state.value  # type: ignore[return-value]  # a final state is a name
     match outcome:

@@ -87,13 +87,14 @@ class Hooks:
         self._call(attempt, "on_start", lambda: ((attempt.leader or attempt).server,))
 
     def watch(self, attempt: Attempt, node_id: str) -> None:
-        """Call the other hooks when the attempt has ended, although its task function does not run."""
+        """Note an attempt, so that its end calls the other hooks. Called on its own if the task function does not
+        run."""
         attempt.started_at = self._clock.monotonic()
         self.open[attempt.claim.id, attempt.claim.claim_no] = (attempt, node_id)
 
     def finished(self, fenced: FencedOutcome, verdict: Verdict) -> None:
-        """Call the hooks for an outcome that ended the task. A stale outcome, and one after which the task runs again,
-        calls none."""
+        """Call the hooks for an outcome that ended the task. Calls none if the outcome is stale or the task runs
+        again."""
         if self.feed.open:
             self.feed.finished(fenced, verdict)
         attempt, node_id = self.open.pop((fenced.id, fenced.claim_no), (None, ""))

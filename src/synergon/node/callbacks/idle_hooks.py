@@ -67,14 +67,14 @@ class IdleHooks:
         self._scheduler = scheduler
         self._admission = admission
         self._due = [0.0] * len(self.hooks)
-        """From which moment of the monotonic clock each hook may be called again."""
+        """For each hook, the moment of the monotonic clock from which it may be called again."""
         self._event = asyncio.Event()
         self._call: IdleCall | None = None
         self._is_open = True
 
     def _is_idle(self, kind: str | None) -> bool:
-        """Whether the node has free capacity and nothing to run. With a kind: free capacity for it, and nothing of it
-        to run."""
+        """Whether the node has free capacity and nothing to run. If `kind` is given: free capacity for it, and nothing
+        of it to run."""
         return self._scheduler.is_idle(kind) and self._admission.has_any_capacity(kind)
 
     def check_soon(self) -> None:

@@ -1,8 +1,8 @@
 """Kinds with `can_accept`: the node reads candidates, calls the function for each, and claims the accepted ones by id.
 Rejected tasks are left to other nodes.
 
-The scheduler never waits for `can_accept`: while candidates of a kind are being asked about, the kind is not dirty; it
-becomes dirty again when a task was accepted. Kinds without `can_accept` are not affected.
+The scheduler never waits for `can_accept`: while the function decides about candidates of a kind, the kind is not
+dirty; it becomes dirty again when a task was accepted. Kinds without `can_accept` are not affected.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Acceptance:
                 poll.note_new_candidates()
 
     def begin(self, kinds: Collection[str]) -> set[str]:
-        """Start those polls of these kinds that are needed. Returns the kinds that must not be claimed yet."""
+        """Start the polls of these kinds, where a poll is needed. Returns the kinds that must not be claimed yet."""
         return {kind for kind, poll in self._polls.items() if kind in kinds and poll.begin()}
 
     def narrowed(self, request: ClaimRequest) -> ClaimRequest:
-        """The request, where kinds with `can_accept` are reduced to the accepted tasks."""
+        """The request. For kinds with `can_accept`, it is reduced to the accepted tasks."""
         self._offered = {kind: poll.offers() for kind, poll in self._polls.items()}
         return msgspec.structs.replace(request, kinds=tuple(map(self._narrowed, request.kinds)))
 

@@ -33,7 +33,8 @@ from synergon.task import AnyTask
 PAGE: Final = 100
 """How many candidates are read at once."""
 LONGEST_PAGE: Final = 1000
-"""The maximum number of candidates that are read at once if all of them were known before."""
+"""The maximum number of candidates that are read at once. Pages grow up to it while all candidates of a page have
+answers."""
 FEW: Final = 10
 """How many candidates are read first at a position where new ones are possible but unlikely."""
 
@@ -72,7 +73,7 @@ class AcceptancePoll:
         self._answers: dict[int, Answer] = {}
         """The answers by task, oldest first."""
         self._accepted: dict[int, float] = {}
-        """Accepted candidates that no claim has been offered, and until when their answers hold."""
+        """Accepted candidates that the next claim may take, and until when their answers hold."""
         self._cursor = CandidateCursor(clock.monotonic())
         self._is_at_end = False
         self._may_have_new = True
@@ -80,7 +81,7 @@ class AcceptancePoll:
         """Whether all candidates must be read again, not only new ones."""
         self._is_any_unfit = False
         self._has_passed_over = False
-        """Whether, after the last news, only positions were read where new candidates are likely."""
+        """Whether the last pass skipped candidates: it read only positions where new ones are likely."""
         self._has_logged = False
         self._wanted = asyncio.Event()
         self._late_call: asyncio.Task[Any] | None = None
@@ -114,8 +115,8 @@ class AcceptancePoll:
         return True
 
     def offers(self) -> tuple[int, ...]:
-        """The accepted candidates that no claim has been offered yet. If an answer has expired, the next pass
-        reads all candidates again."""
+        """The accepted candidates that the next claim may take. If an answer has expired, the next pass reads all
+        candidates again."""
         now = self._clock.monotonic()
         if any(until <= now for until in self._accepted.values()):
             self._accepted = {task_id: until for task_id, until in self._accepted.items() if until > now}
@@ -216,8 +217,8 @@ class AcceptancePoll:
         return False
 
     async def _poll_page(self, page: Sequence[TaskRecord]) -> bool:
-        """Accept candidates of the page. Calls the function for those without an answer. Returns whether all had an
-        answer."""
+        """Note the accepted candidates of the page. Calls the function for candidates without an answer. Returns
+        whether all had an answer before."""
         now = self._clock.monotonic()
         unknown: list[TaskRecord] = []
         for record in page:
@@ -247,8 +248,9 @@ class AcceptancePoll:
             del self._answers[oldest[0]]
 
     def _set_timer(self, taken_seconds: float) -> None:
-        """Set a timer for the moment at which the first rejections expire, or skipped candidates are to be read. It is
-        late by the duration of this pass, so that all answers of the pass have expired and one pass renews them."""
+        """Set a timer for the moment at which the first rejections expire, or skipped candidates are to be read. The
+        timer is delayed by the duration of this pass, so that all answers of the pass have expired by then and one new
+        pass renews them."""
         self.close()
         rejections = (verdict.until for verdict in self._answers.values() if not verdict.is_accepted)
         times = [until + taken_seconds for until in islice(rejections, 1)]
@@ -287,8 +289,8 @@ class AcceptancePoll:
             return misfits
 
     async def _answer(self, candidates: list[Candidate]) -> Any:
-        """The answer of the function. Raises TimeoutError after its timeout. Empty, without a call, while the previous
-        call has not ended."""
+        """Call the function, and return its answer. Raises TimeoutError after its timeout. Returns an empty answer,
+        without a call, while the previous call has not ended."""
         if not await self._is_free():
             return ()  # the late call was logged already
         self._may_wait = True
@@ -300,8 +302,8 @@ class AcceptancePoll:
         return call.result()
 
     async def _is_free(self) -> bool:
-        """Whether no call is running. Waits for a late call once, for another timeout, and not longer: the call may
-        never end, but a drain of the node must."""
+        """Whether no call is running. Waits for a late call once, for at most another timeout: the call may never end,
+        but a drain of the node must end."""
         if self._may_wait and self._is_called:
             self._may_wait = False
             with suppress(TimeoutError):

@@ -17,9 +17,10 @@ Position = tuple[int, int, int]
 smaller ids."""
 
 SHORT_PASS: Final = 200
-"""Up to how many candidates each pass starts from the first one, because that costs nearly nothing."""
+"""If a pass has read at most this many candidates, the next one starts from the first, because that costs nearly
+nothing."""
 MOST_LEVELS: Final = 10
-"""Up to how many priorities new candidates are searched for in each. With more priorities, all candidates are read."""
+"""With at most this many priorities, new candidates are searched for in each. With more, all candidates are read."""
 PASS_SHARE: Final = 0.1
 """The share of time that a poll may spend on passes from the first candidate, unless such a pass is required."""
 
@@ -34,8 +35,8 @@ class CandidateCursor:
         self._spent_seconds = 0.0
         self._seen = 0
         self._levels: dict[int, tuple[int, int]] = {}
-        """For each priority, the last tag and id that were read. A new task comes later, unless its tenant's turn is
-        earlier."""
+        """For each priority, the last tag and id that were read. A new task is ordered after them, unless its tenant's
+        turn is earlier."""
 
     def note(self, records: Sequence[TaskRecord], spent_seconds: float = 0.0) -> None:
         """Note that these consecutive candidates were read, and how long that took."""
@@ -50,8 +51,8 @@ class CandidateCursor:
                 self.cursor = last
 
     def gaps(self) -> list[Position | None]:
-        """Positions behind which new candidates may be, except the cursor: before all candidates (None), and after the
-        last one of each priority."""
+        """The positions after which new candidates may be: the start (None), and the last candidate of each priority.
+        The cursor is left out."""
         ends = [(priority, *turn) for priority, turn in sorted(self._levels.items(), reverse=True)]
         return [None, *(end for end in ends if end != self.cursor)]
 

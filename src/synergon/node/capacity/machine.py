@@ -96,7 +96,7 @@ def gpus(environment: Mapping[str, str], root: Path) -> int:
 
 
 def _count_listed(text: str) -> int:
-    """The number of devices in a list. As for the driver, the list ends at the first invalid name."""
+    """The number of devices in a list. The list ends at the first invalid name, as it does for the driver."""
     if text.strip().lower() in _NO_GPU:
         return 0
     names: list[str] = []

@@ -58,13 +58,13 @@ class Preemption:
     # ------------------------------------------------------------ capacity for urgent tasks
 
     def yielding(self, kind: str) -> Counter[str]:
-        """What running tasks would yield to a task of this kind: slots, child processes, resources. Empty during a
-        back-off of the kind."""
+        """The capacity that running tasks would yield to a task of this kind: slots, child processes, resources. Empty
+        during a back-off of the kind."""
         return Counter() if self.backoff_for(kind) else self.offered
 
     @property
     def offered(self) -> Counter[str]:
-        """What running tasks would yield to an urgent kind without a back-off."""
+        """The capacity that running tasks would yield to an urgent kind without a back-off."""
         return _sum(self._victims())
 
     def backoff_for(self, kind: str) -> float:
@@ -83,7 +83,7 @@ class Preemption:
     # ------------------------------------------------------------ after a claim
 
     def admit(self, attempts: Iterable[Attempt]) -> None:
-        """Take capacity for these attempts. For urgent ones that do not fit, promise the capacity, and ask other
+        """Take capacity for these attempts. For urgent attempts that do not fit, promise the capacity, and ask other
         attempts to yield."""
         is_any_waiting = False
         for attempt in attempts:
@@ -123,8 +123,8 @@ class Preemption:
         self._ask(chosen_victims(victims, self._lacking(served)))
 
     def _lacking(self, attempts: Iterable[Attempt]) -> Counter[str]:
-        """What these attempts need in addition to what is free, or becomes free when the asked attempts have
-        yielded."""
+        """The capacity that these attempts lack: what they need, less what is free and what the attempts that were
+        asked to yield will free."""
         lacking = _sum(attempts)
         lacking.subtract(self._free())
         lacking.subtract(_sum(self._yielding))
@@ -155,15 +155,15 @@ class Preemption:
 
     @property
     def is_hand_back_pending(self) -> bool:
-        """Whether the store has not yet applied the hand-back of a preempted task. No claim is sent until then; it
-        could take later tasks before that one."""
+        """Whether the store has not yet applied the hand-back of a preempted task. No claim is sent until then, because
+        it could take later tasks before the preempted one."""
         return bool(self._returning)
 
     # ------------------------------------------------------------ waiting for capacity
 
     async def wait_for_capacity(self, attempt: Attempt) -> bool:
-        """Wait for the capacity of an urgent attempt. True when it has the capacity; False if others have not yielded
-        in time."""
+        """Wait for the capacity of an urgent attempt. Returns True when it has the capacity, False if other attempts
+        have not yielded in time."""
         assert attempt.capacity_wait is not None
         try:
             async with asyncio.timeout(YIELD_SECONDS):
@@ -224,8 +224,8 @@ class Preemption:
 
 
 def chosen_victims(victims: list[Attempt], lacking: Mapping[str, int]) -> list[Attempt]:
-    """The attempts to ask, the cheapest first and as few as possible, so that they free what is lacking. Empty if even
-    all together do not suffice."""
+    """The attempts that must yield to free what is lacking: the cheapest first, and as few as possible. Empty if all of
+    them together do not free enough."""
     chosen: list[Attempt] = []
     for attempt in victims:
         left = _beyond(lacking, chosen)

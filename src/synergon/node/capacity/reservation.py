@@ -58,11 +58,12 @@ class Reservation:
         self.patience: int = microseconds(PATIENCE_SECONDS)
         self.reserved: ReservedTask | None = None
         self.dropped_task: int | None = None
-        """The task whose reservation this node has dropped, until the store knows. None if there is none."""
+        """The task whose reservation this node has dropped, while the store does not know that yet. None if there is
+        none."""
 
     def extend_request(self, request: ClaimRequest, admission: Admission) -> ClaimRequest:
-        """The request, extended by the reservation: with the capacity that is held for the reserved task; or with the
-        instruction to drop the reservation, if `can_accept` has rejected the task."""
+        """The request, extended by the reservation: it holds capacity for the reserved task or, if `can_accept` has
+        rejected that task, drops the reservation."""
         if self.drops_reservation:
             self.forget()
         reserved = self.reserved
@@ -102,8 +103,8 @@ class Reservation:
         return self.acceptance is not None and self.acceptance.is_rejected(self.reserved.kind, self.reserved.id)
 
     def note(self, claims: Claims) -> bool:
-        """Take over the reservation from the result of a claim. Returns whether it has changed, so that other tasks may
-        fit now, or must be read."""
+        """Store the reservation that a claim has returned. Returns whether it has changed, so that another claim is
+        worthwhile."""
         before, self.reserved = self.reserved, claims.reserved
         had_let_go, self.dropped_task = self.dropped_task is not None, None
         if self.reserved is not None and (before is None or before.id != self.reserved.id):

@@ -66,8 +66,8 @@ class Admission:
         self._has_preemption = preemption is not None and preemption.is_needed
 
     def serves(self, kind: str, queue: str | None) -> bool:
-        """Whether this node runs tasks of this kind and queue. If the queue is unknown (None), only a node without a
-        list of queues does."""
+        """Whether this node runs tasks of this kind and queue. If `queue` is None (unknown), only a node that serves
+        all queues does."""
         return kind in self._kinds and (self._queues is None or queue in self._queues)
 
     def kinds(self) -> Iterator[tuple[KindRequest, AnyTask]]:
@@ -101,9 +101,8 @@ class Admission:
         return request
 
     def _with_capacity(self, wanted: Collection[str]) -> list[KindRequest]:
-        """The kind requests of the wanted kinds that have capacity. All go into one claim request, so that the claim
-        follows claim order across kinds. The claim request also has the capacity that the kinds share, and the claim
-        takes no more than that."""
+        """The kind requests of the wanted kinds that have capacity. One claim request contains all of them, so that
+        claim order holds across kinds. The claim takes no more than the capacity that the kinds share."""
         kind_requests = [kind_request for kind in wanted if (kind_request := self.counted(kind)).count > 0]
         return (
             [kind_request for kind_request in self._fairness.share(kind_requests) if kind_request.count > 0]
@@ -112,8 +111,8 @@ class Admission:
         )
 
     def _yielding(self, kind_requests: Collection[KindRequest]) -> dict[str, int]:
-        """The capacity that running tasks would yield to the urgent kinds of the request. Empty if there are none
-        without a back-off."""
+        """The capacity that running tasks would yield to the urgent kinds of the request. Empty if the request has no
+        urgent kind, or all are in a back-off."""
         return self._offered() if any(kind_request.is_yielded_to for kind_request in kind_requests) else {}
 
     def _offered(self) -> dict[str, int]:
@@ -160,7 +159,7 @@ class Admission:
         return kind in self._kinds and self.expected(kind) > 0
 
     def has_any_capacity(self, kind: str | None) -> bool:
-        """Whether a task of this kind can start now. With None: whether any slot is free."""
+        """Whether a task of this kind can start now. If `kind` is None, whether any slot is free."""
         return self._ledger.free > 0 if kind is None else self.has_capacity(kind)
 
     def free_count(self, kind: str) -> int:
@@ -181,8 +180,8 @@ class Admission:
         )
 
     def expected(self, kind: str, text: str = KIND_DEFAULT, queue: str | None = None) -> int:
-        """How many tasks of this kind, queue and requirements can start now without preemption: free capacity on
-        another node is preferred to it."""
+        """How many tasks of this kind, queue and requirements can start now without preemption. Preemption does not
+        count, because free capacity on another node is preferred to it."""
         free = self.free_count(kind)
         if kind in self._slot_only and text == KIND_DEFAULT:
             return free
@@ -199,8 +198,8 @@ class Admission:
     # ------------------------------------------------------------ reservation and preemption
 
     def note(self, claims: Claims) -> bool:
-        """Take over the reservation from the result of a claim. Returns whether it has changed, so that other tasks may
-        fit now, or must be read."""
+        """Store the reservation that a claim has returned. Returns whether it has changed, so that another claim is
+        worthwhile."""
         reservation = self._reservation
         if reservation is None or (
             claims.reserved is None and reservation.reserved is None and reservation.dropped_task is None
@@ -225,16 +224,15 @@ class Admission:
 
     @property
     def yielding(self) -> dict[str, int]:
-        """What running tasks would yield to urgent kinds without a back-off: slots, child processes, resources. Empty
-        if the node has no urgent kind."""
+        """The capacity that running tasks would yield to urgent kinds without a back-off: slots, child processes,
+        resources. Empty if the node has no urgent kind."""
         if not any(kind_request.is_urgent for kind_request in self._kind_requests.values()):
             return {}
         return self._offered()
 
     @property
     def backed_off(self) -> dict[str, float]:
-        """For each urgent kind to which running tasks did not yield, how many seconds the back-off of preemption
-        lasts."""
+        """For each urgent kind in a back-off, how many more seconds this node preempts nothing for it."""
         if self._preemption is None:
             return {}
         left = {

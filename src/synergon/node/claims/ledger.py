@@ -24,7 +24,7 @@ class Usage:
         self.by_kind: Counter[str] = Counter()
         self.used: dict[str, int] = {}
         self.by_cost: Counter[tuple[tuple[str, int], ...]] = Counter()
-        """How many attempts have each cost, without attempts that use no resources."""
+        """The number of attempts for each distinct cost. Attempts that use no resources are not counted."""
         self.taken: int = 0
         """How many attempts have started since the node was made."""
         self.release_count: int = 0
@@ -87,13 +87,14 @@ class Ledger(Usage):
         self.processes = processes
         threads = concurrency if threads is None else threads
         self.totals: dict[str, int] = {PROCESS: processes * UNIT, THREAD: threads * UNIT, WHOLE_NODE: UNIT, **totals}
-        """The total of each resource, of child processes, threads and bounds, and one whole node."""
+        """The totals by name: of each resource, of child processes, threads and bounds, and one unit for the whole
+        node."""
         self.promised: Final = Usage()
 
     @property
     def free(self) -> int:
-        """How many attempts can start. None while a running attempt needs the whole node. Negative while promised
-        attempts wait for others to yield."""
+        """How many attempts can start: 0 while a running attempt needs the whole node, negative while promised attempts
+        wait for others to yield."""
         if self.used.get(WHOLE_NODE):
             return min(1 - self.in_use - self.promised.in_use, 0)
         return self.concurrency - self.in_use - self.promised.in_use

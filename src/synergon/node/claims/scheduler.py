@@ -179,9 +179,9 @@ class Scheduler:
         self.wake_all()
 
     def choose_exchanged_kinds(self) -> None:
-        """Decide which outcomes wait for the next claim: those of kinds that share permits. None if the node may not
-        claim. Kinds with contested permits are left out, because a permit must be free before it is announced to other
-        nodes."""
+        """Decide which outcomes wait for the next claim: those of kinds that share permits. If the node may not claim,
+        no outcome waits. Kinds with contested permits are left out, because a permit must be free before it is
+        announced to other nodes."""
         self._admission.is_open = self.may_claim
         if self._completer is not None and self._permits.is_needed:
             kinds = self._permits.kinds if self.may_claim else frozenset()
@@ -224,8 +224,8 @@ class Scheduler:
         return await self._claim(request, outcomes)
 
     def _take_exchangeable(self, completer: Completer) -> list[FencedOutcome]:
-        """The outcomes for this claim. Marks the kinds that may take their permits as dirty; they stay so until they
-        are requested, because there may be no capacity for some of them now."""
+        """The outcomes for this claim. Marks the kinds that may take their permits as dirty. These stay dirty until
+        they are requested, because there may be no capacity for some of them now."""
         outcomes = completer.take_exchangeable()
         takers = self._permits.takers_after(outcome.kind for outcome in outcomes)
         self._acceptance.note_new_candidates(takers)
@@ -243,7 +243,7 @@ class Scheduler:
         return not self._is_idle.is_set()
 
     def is_idle(self, kind: str | None) -> bool:
-        """Whether no ready task is known: of the kind, or without a kind, of all kinds except those that have no
+        """Whether the node knows of no ready task of `kind`; if `kind` is None, of no ready task of any kind that has
         capacity. False while the node may not claim, or a claim is in flight."""
         if not self.may_claim or self.is_claiming:
             return False
@@ -295,8 +295,8 @@ class Scheduler:
         self._timers[kind] = asyncio.get_running_loop().call_later(seconds, self.wake, (kind,))
 
     async def _exchange(self, outcomes: list[FencedOutcome], request: ClaimRequest) -> Claims | None:
-        """Send the outcomes and the claim request in one call. None if the store rejected the call; the completer then
-        writes the outcomes."""
+        """Send the outcomes and the claim request in one call. Returns None if the store rejected the call; the
+        completer then writes the outcomes."""
         assert self._completer is not None, "outcomes come from the completer"
         try:
             verdicts, claims = await self._store.exchange(outcomes, request)

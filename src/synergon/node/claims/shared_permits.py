@@ -20,15 +20,15 @@ from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
 SERVERS: Final = "servers"
-"""The name for a permit of any server: one limit may cover servers of several providers."""
+"""The name that stands for the permits of all servers, because one limit may cover servers of several providers."""
 
 MOST_SKIPPED: Final = 15
-"""After stepping back in vain: the maximum number of times in a row that the node does not step back."""
+"""The maximum number of times in a row that the node does not step back, after it stepped back in vain."""
 
 
 class SharedPermits:
-    """Holds which permits the kinds of this node need, which were freed and not taken again, and which are
-    contested."""
+    """Knows which permits the kinds of this node need, which freed permits were not taken again, and which limits and
+    pools are contested."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class SharedPermits:
             for kind, task_type in kinds.items()
             if task_type.policy.batch is not None
         }
-        """For each kind with batches, how many seconds a task waits for others."""
+        """For each kind with batches, how many seconds a task waits for its batch to fill."""
         self.pooled: Final = frozenset(kind for kind, task_type in kinds.items() if task_type.provider is not None)
         self._freed: Counter[str] = Counter()
         self._contested: frozenset[str] = frozenset()
         self._skips = 0
-        """How many times the node does not step back before it does so again. Grows each time no other node took the
-        permit."""
+        """How many times in a row the node does not step back before it steps back again. Grows each time that no other
+        node took the permit."""
         self._skips_remaining = 0
 
     @property
@@ -124,7 +124,7 @@ class SharedPermits:
         return serves_more or has_more or frozenset(state.labels) != self._labels
 
     def contested(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of the kinds that need a permit of a contested limit or pool."""
+        """The kinds among these that need a permit of a contested limit or pool."""
         if not self._contested:
             return frozenset()
         return frozenset(kind for kind in kinds if not self._contested.isdisjoint(self._names.get(kind, ())))
@@ -142,7 +142,7 @@ class SharedPermits:
         return True
 
     def note_deferral(self, *, was_unused: bool) -> None:
-        """Note how a round of stepping back ended. `was_unused`: no other node took the permit."""
+        """Note how a round of stepping back ended. `was_unused` says that no other node took the permit."""
         self._skips = min(self._skips * 2 + 1, MOST_SKIPPED) if was_unused else 0
         self._skips_remaining = self._skips
 

@@ -16,16 +16,16 @@ from synergon.node.claims.ledger import Ledger
 from synergon.task import AnyTask
 
 SAMPLES: Final = 20
-"""A kind is short by the mean duration of so many of its last task functions."""
+"""How many of the last task functions of a kind are measured. Their mean duration decides whether the kind is short."""
 
 SHORT_SECONDS: Final = 0.005
-"""The mean duration below which a kind is short."""
+"""The mean duration, in seconds, below which a kind is short."""
 
 AHEAD_SECONDS: Final = 0.02
-"""How many seconds of work wait for each child process at most, by the mean duration."""
+"""The maximum work that waits for each child process, in seconds, by the mean duration."""
 
 MOST_AHEAD: Final = 16
-"""How many tasks wait for each child process at most."""
+"""The maximum number of tasks that wait for each child process."""
 
 WAIT_SECONDS: Final = 0.1
 """How many seconds a task that was claimed ahead waits for a child process before it is handed back."""
@@ -53,12 +53,14 @@ class ShortKinds:
             self._durations.setdefault(kind, deque(maxlen=SAMPLES)).append(seconds)
 
     def forget(self) -> None:
-        """Claim nothing ahead until the kinds have been measured again: a task has waited too long."""
+        """Discard all measured durations, so that no task is claimed ahead until its kind has been measured again.
+        Called after a task that was claimed ahead has waited too long."""
         self._durations.clear()
 
     def ahead(self, kind: str) -> int | None:
         """How many tasks of the kind may be claimed in addition to those for free child processes. None if the kind is
-        not to be claimed now: enough tasks wait. While more than half of the most wait, no claim is worth its cost."""
+        not to be claimed now: more than half of the maximum wait already, and a claim for the rest is not worth its
+        cost."""
         mean = self._mean(kind)
         if mean is None or not self._only_short_run():
             return 0

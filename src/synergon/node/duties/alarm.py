@@ -30,7 +30,7 @@ class Alarm:
         self._logger = logger
         self._signals = signals
         self._rated = rated
-        """Kinds with a rate, whose tasks become due one after the other: they are not logged one by one."""
+        """Kinds with a rate. Their tasks become due one after the other, and are not logged one by one."""
         self._moment = NextMoment(clock)
 
     def check_now(self) -> None:
@@ -48,7 +48,8 @@ class Alarm:
         self._signals.moment_passed()
 
     async def wake_due(self) -> int | None:
-        """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next, if any."""
+        """Make due tasks ready and end expired ones, at most BATCH. Returns the microseconds until the next such
+        moment. None if there is none."""
         self._moment.begin()
         woken = await self._store.wake(BATCH)
         if woken.next_in is not None:

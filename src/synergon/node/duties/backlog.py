@@ -19,8 +19,9 @@ LOOK_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 """The pause between two counts of the backlog is LOOK_SECONDS at least, and LONGEST_PAUSE_SECONDS at most."""
 LOOK_SHARE: Final = 0.1
-"""The share of time that a node may spend on counting its backlog, because counting a long backlog is slow. Of a store
-that answers slowly it may take more: otherwise one slow answer would delay the end of the drain tenfold."""
+"""The share of time that a node may spend on counting its backlog, because counting a long backlog is slow.
+LONGEST_PAUSE_SECONDS allows more if the store is slow: otherwise one slow answer would delay the end of the drain
+tenfold."""
 
 PAGE: Final = 500
 """How many tasks are read at once to find one that was not rejected."""

@@ -42,7 +42,7 @@ class Canceller:
         self.requested_before_start.clear()
 
     async def step(self, node_id: str) -> None:
-        """Wait for a reason to check, then do what was requested for the attempts of this node."""
+        """Wait for a reason to check, then carry out the requests for the attempts of this node."""
         await self._event.wait()
         self._event.clear()
         asked = {**self._runner.running, **self._runner.members}

@@ -1,8 +1,8 @@
 """The cordon of a node: whether it claims tasks, and whether it stops as soon as none runs.
 
 A cordoned node starts no task. The store guarantees that: it rejects the node's claims from the commit of the operator
-action on. This module makes the node know, so that it does not claim in vain, calls no idle hooks, and announces its
-tasks to other nodes.
+action on. This module notes the cordon in the node, so that the node does not claim in vain, calls no idle hooks, and
+announces its tasks to other nodes.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class Cordon:
 
     @property
     def is_cordoned(self) -> bool:
-        """Whether the node may start no task."""
+        """Whether the node is cordoned, so that it starts no task."""
         return self._scheduler.is_cordoned
 
     def cordon(self) -> None:
-        """Start no further task."""
+        """Cordon the node: start no further task."""
         if not self.is_cordoned:
             self._scheduler.cordon()
             self._signals.cordon_changed()
 
     def uncordon(self) -> None:
-        """Start tasks again, and do not stop. Has no effect on a node that is already stopping."""
+        """Uncordon the node: start tasks again, and do not stop after the last one. Has no effect on a node that is
+        already stopping."""
         if self._departure_task is not None:
             self._departure_task.cancel()
         self._departure_task = self.departure = None
@@ -85,7 +86,7 @@ class Cordon:
             self._departure_task = asyncio.get_running_loop().create_task(self._depart(), name="synergon-departure")
 
     def close(self) -> None:
-        """Note that the node stops: no departure follows."""
+        """Note that the node stops, and cancel a planned departure."""
         if self._departure_task is not None:
             self._departure_task.cancel()
 

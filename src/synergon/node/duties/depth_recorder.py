@@ -1,8 +1,8 @@
 """The depth recorder: writes once a minute how many tasks of each kind and queue are ready, to the statistics.
 
-So viewers see how the depth of queues has changed, and no view counts tasks for that. The rows of a minute belong to
-all nodes together: the node that writes last replaces what another one has counted seconds before. A minute in which no
-node runs has no rows.
+From these rows, viewers see how the depth of queues has changed, without counting tasks. All nodes share the rows of a
+minute: the node that writes last replaces the numbers that another node has written. A minute in which no node runs has
+no rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from synergon.stores.base import Store
 from synergon.stores.rules.statistics import SECOND, start_of
 
 SOURCE: Final = "depth"
-"""The source of these rows. Others have the name of an engine."""
+"""The source of these rows. Other rows of the statistics have a random id of an engine as their source."""
 SPREAD_SECONDS: Final = 20.0
 """Nodes count at random moments of the first seconds of a minute, so that they do not write at the same time."""
 

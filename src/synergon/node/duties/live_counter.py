@@ -9,15 +9,16 @@ from synergon.options.durations import microseconds
 from synergon.stores.base import Store
 
 COUNT_SECONDS: Final = 10.0
-"""How old the stored numbers are when a node counts again."""
+"""The age, in seconds, at which a node renews the stored numbers."""
 SHARE: Final = 50
 """The pause after a count is at least this many times as long as the count, so that counting takes 2 % of the time."""
 IDLE_SECONDS: Final = 120.0
-"""How often a node checks whether there are many live tasks."""
+"""How often, in seconds, a node checks whether there are many live tasks."""
 
 
 class LiveCounter:
-    """Counts live tasks for all readers of the database. Of several nodes one counts: the others find fresh numbers."""
+    """Counts live tasks for all readers of the database. If there are several nodes, only one counts, because the
+    others find fresh numbers."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

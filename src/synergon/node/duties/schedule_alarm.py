@@ -35,19 +35,19 @@ class ScheduleAlarm:
         self._logger = logger
         self._signals = signals
         self.declared: Final = dict(declared)
-        """What the code of this node declares, by name."""
+        """The schedules that the code of this node declares, by name."""
         self._kinds = kinds
         self._metrics = metrics
         self._moment = NextMoment(clock)
         self._warned: set[str] = set()
-        """Kinds of fired tasks that no live node knew."""
+        """Kinds for which a warning was logged, because no live node knew them."""
 
     def check_now(self) -> None:
-        """Check for due schedules now: one may have been made or changed."""
+        """Check for due schedules now: a schedule may have been made or changed."""
         self._moment.check_now()
 
     async def declare(self) -> None:
-        """Store what the code of this node declares."""
+        """Store the schedules that the code of this node declares."""
         if not self.declared:
             return
         for name in await self._store.declare_schedules(list(self.declared.values())):
@@ -63,7 +63,8 @@ class ScheduleAlarm:
         await self._moment.wait()
 
     async def fire_due(self) -> int | None:
-        """Fire due schedules, at most BATCH. Returns the microseconds until the next one is due, if any."""
+        """Fire due schedules, at most BATCH. Returns the microseconds until the next one is due. None if there is
+        none."""
         self._moment.begin()
         fired = await self._store.fire(self.declared.keys(), BATCH)
         if fired.next_in is not None:
@@ -80,7 +81,8 @@ class ScheduleAlarm:
             self._signals.due_in(0)
 
     async def _warn_of_unknown(self, tasks: Mapping[str, FiredTask]) -> None:
-        """Warn once of each kind that no live node knows; again if a node has known it in between."""
+        """Log a warning for each kind of these tasks that no live node knows. The warning is not repeated until a live
+        node has known the kind."""
         if not tasks:
             return
         nodes = [node for node in await self._store.nodes() if node.lease_remaining > 0]

@@ -51,8 +51,8 @@ class Shutdown:
             self._undisturbed.set()
 
     def reject_from_inside(self, grace: float | None) -> None:
-        """Raise if a task function stops its own node with `grace=None` or is uninterruptible: it would wait for
-        itself."""
+        """Raise SynergonError if a task function stops its own node with `grace=None`, or is uninterruptible: the stop
+        would wait for the function, and the function for the stop."""
         current = asyncio.current_task()
         for attempt in self._runner.running.values():
             if attempt.asyncio_task is not current:
@@ -67,7 +67,8 @@ class Shutdown:
                 )
 
     async def end_functions(self, grace: float | None) -> None:
-        """End the running attempts. Returns when none runs, or when those that do not end were handed back or named."""
+        """End the running attempts. Returns when none runs, or when those that do not end were handed back or
+        logged."""
         if await self._is_idle_within(grace):
             return
         self._runner.stop_all(Stop.SHUTDOWN)
@@ -76,7 +77,8 @@ class Shutdown:
             self._abandon()
 
     async def _is_idle_within(self, seconds: float | None) -> bool:
-        """Wait until no attempt runs, at most this time. Returns whether none runs. None waits without a limit."""
+        """Wait until no attempt runs, for at most `seconds`, or without a limit if that is None. Returns whether none
+        runs."""
         try:
             async with asyncio.timeout(seconds):
                 await self._runner.is_idle.wait()
@@ -97,8 +99,8 @@ class Shutdown:
                 await self._undisturbed.wait()
 
     def _abandon(self) -> None:
-        """Name the functions that go on, and hand their tasks back if the process may exit. Child processes have ended
-        by now, and coroutines unless they ignore their cancellation."""
+        """Log the task functions that go on, and hand their tasks back if the process may exit. Child processes have
+        ended by now, and coroutines unless they ignore their cancellation."""
         left = list(self._runner.running.values())
         if not left:
             return

@@ -16,7 +16,8 @@ WATCH_SECONDS: Final = 60.0
 
 
 class SweepInterval:
-    """One second while there are tasks or hints may not arrive; otherwise it grows after each sweep.
+    """The interval between two sweeps: one second while there are tasks or hints may not arrive; otherwise it grows
+    after each sweep.
 
     An interval that the user has configured does not change.
     """

@@ -11,12 +11,12 @@ from synergon.stores.base import Store
 
 PAUSE_SECONDS: Final = 60.0
 SHOWN: Final = 5
-"""How many kinds are named at once; the next look names others."""
+"""The maximum number of kinds that one check logs; the next check logs others."""
 
 
 class UnknownKinds:
-    """Looks about once a minute for ready tasks whose kind no live node knows. Logs each kind once, and again only if a
-    node has known it in between."""
+    """Checks about once a minute for ready tasks whose kind no live node knows. A warning about a kind is not repeated
+    until a node has known the kind or its ready tasks are gone."""
 
     def __init__(self, store: Store, clock: Clock, logger: logging.LoggerAdapter[logging.Logger]) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class UnknownKinds:
         self._warned: set[str] = set()
 
     async def step(self) -> None:
-        """Wait for a random time first, because other workers may be starting, then look."""
+        """Wait for a random time first, because other workers may be starting, then check."""
         await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._clock.chance()))
         await self.look()
 

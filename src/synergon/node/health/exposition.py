@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from synergon.node.node import Node
 
 CACHE_SECONDS: Final = 1.0
-"""For how many seconds one text answers every scrape."""
+"""For how many seconds one text is used for all scrapes."""
 STORE_SECONDS: Final = 2.0
-"""How long a scrape waits for what the store says. Without it, the scrape has everything else."""
+"""How many seconds a scrape waits for the store. Without an answer, the scrape has everything but the numbers of the
+store."""
 
 RAM: Final = "ram"
-"""The resource whose amounts are bytes. Those of others are millionths."""
+"""The resource whose amounts are bytes. The amounts of other resources are millionths."""
 UNIT_NAMES: Final = {PROCESS: "child_processes", THREAD: "threads"}
 NAMES: Final = ("kind", "queue")
 
@@ -41,7 +42,7 @@ def is_installed() -> bool:
 
 
 class StoreNumbers:
-    """What a scrape reads from the store."""
+    """The numbers that a scrape reads from the store."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Exposition:
 
 
 def text_of(families: Sequence[Metric]) -> bytes:
-    """The text format of Prometheus."""
+    """The metrics in the text format of Prometheus."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
@@ -93,7 +94,8 @@ def text_of(families: Sequence[Metric]) -> bytes:
 
 
 class _Collector:
-    """Gives metrics that were computed before to the client library, which asks collectors for them."""
+    """Passes metrics to the Prometheus client library, which reads them from collectors. The metrics are computed
+    beforehand."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -148,7 +150,7 @@ def _histogram(name: str, text: str, buckets: Buckets) -> Metric:
 
 
 def _buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
-    """The number of values up to each bound, as Prometheus wants them."""
+    """The cumulative number of values up to each bound, in the form that Prometheus expects."""
     names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
     return [(name, float(total)) for name, total in zip(names, accumulate(list(counts)), strict=True)]
 
@@ -295,8 +297,8 @@ def _vitals(vitals: StoreVitals) -> Iterator[Metric]:
 
 
 async def _read(node: Node) -> StoreNumbers | None:
-    """What the store says, read on the node's event loop. None if there is no answer in time: the loop is blocked, or
-    the store is away."""
+    """The numbers of the store, read on the node's event loop. None if there is no answer in time, because the loop is
+    blocked or the store is unavailable."""
     reading = _read_store(node)
     try:
         future = asyncio.run_coroutine_threadsafe(reading, node.loop)

@@ -17,20 +17,20 @@ from synergon.peering.listen_address import bind
 
 
 class HealthMonitor:
-    """Tells probes and systemd about one worker, for the duration of an `async with`: also while the worker waits for
-    its store."""
+    """Answers probes about one worker, and notifies systemd, for the duration of an `async with`, even while the worker
+    waits for its store."""
 
     def __init__(self, readiness: Readiness, listen: str | None, logger: logging.Logger) -> None:
         self.readiness = readiness
         self.notifier: SystemdNotifier | None = None
-        """None unless the process is a service of systemd and belongs to the worker."""
+        """Sends messages to systemd. None unless the process is a service of systemd and belongs to the worker."""
         self.is_running: bool = False
         self._listen = listen
         self._logger = logger
         self._bound: socket.socket | None = None
         self._thread: LoopThread | None = None
         self.address: str | None = None
-        """Where probes are answered, as `host:port`. None if nowhere."""
+        """The address where probes are answered, as `host:port`. None if they are not answered."""
 
     async def __aenter__(self) -> Self:
         """Bind the socket and start the thread. Raises OptionError if the address cannot be bound."""

@@ -1,7 +1,7 @@
 """Readiness: whether a worker can run tasks now, and if not, why.
 
-Another thread reads everything here, so a worker answers even while the event loop of its node is blocked. No request
-reaches the store: the lease is renewed there every sixth of its length, and the last answer of the store is known.
+Another thread reads everything here, so a worker answers even while the event loop of its node is blocked. No check
+calls the store: the lease is renewed there every sixth of its length, so the last answer of the store is known.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 BLOCKED_SECONDS: Final = 2.0
 """After how many seconds without an answer the event loop counts as blocked."""
 LATE_BEATS: Final = 3
-"""After how many beats without a renewal the lease is not fresh, although no renewal has failed."""
+"""After how many beats without a renewal the lease counts as late, even if no renewal has failed."""
 LATE_SECONDS: Final = 5.0
-"""A sweep or a claim that ends this many seconds after its interval is late; with a long lease, half of the lease."""
+"""A sweep or a claim is late if it ends this many seconds after its interval; with a long lease, half of the lease."""
 
 
 class WorkerHealth(Record, frozen=True, kw_only=True):
-    """What `/ready` answers."""
+    """The answer to `/ready`."""
 
     ready: bool
     reasons: tuple[str, ...]
     """Why the worker is not ready. Empty if it is."""
     node: str
     cordoned: bool = False
-    """Whether an operator has cordoned the node. A cordoned node is ready: it is as it should be."""
+    """Whether an operator has cordoned the node. A cordoned node still counts as ready."""
 
 
 class Readiness:
-    """Whether one worker is ready. While there is no node, the worker writes the reason here."""
+    """Knows whether one worker is ready. While there is no node, the worker writes the reason to `start_trouble`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

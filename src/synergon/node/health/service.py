@@ -36,7 +36,7 @@ class ProbeService:
         self._routes = routes
 
     def check(self, method: str, path: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002  no header is needed
-        """Reject another path or method."""
+        """Raise Rejected for an unknown path or method."""
         if _route(path) not in self._routes:
             raise Rejected(404, f"the paths here are {', '.join(self._routes)}")
         if method != self.method:
@@ -48,7 +48,7 @@ class ProbeService:
         fields: Mapping[str, str],  # noqa: ARG002  no header is needed
         body: bytes,  # noqa: ARG002  GET has none
     ) -> HttpAnswer | Coroutine[Any, Any, HttpAnswer]:
-        """The answer of the path."""
+        """The answer to a request for this path."""
         return self._routes[_route(path)]()
 
 
@@ -75,5 +75,5 @@ def _route(path: str) -> str:
 
 
 def alive() -> HttpAnswer:
-    """The answer of a process that lives."""
+    """The answer to `/health`, which shows that the process lives."""
     return HttpAnswer(b"ok\n", TEXT)

@@ -16,7 +16,8 @@ ALIVE: Final = "WATCHDOG=1"
 STOPPING: Final = "STOPPING=1"
 
 VARIABLES: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
-"""What systemd tells the main process of a service. Other processes of the service must not use it."""
+"""The environment variables that systemd sets for the main process of a service. Other processes of the service must
+not use them."""
 
 _logger = logging.getLogger("synergon.node")
 
@@ -27,8 +28,8 @@ class SystemdNotifier:
     def __init__(self, address: str, watchdog_seconds: float | None) -> None:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self.interval_seconds: Final = None if watchdog_seconds is None else watchdog_seconds / 2
-        """How often to say that the process is alive: twice in the time after which systemd kills it. None if systemd
-        does not want to hear it."""
+        """The seconds between two messages that the process is alive: half of the time after which systemd kills it.
+        None if systemd does not expect such messages."""
         self._has_failed = False
 
     def send(self, message: str) -> None:

@@ -1,9 +1,10 @@
 """Renews the lease of a node, and fences the node when it cannot.
 
 While the node runs tasks its row in the store has a valid lease, and the node stops *before* others may take over. The
-lease is renewed every sixth of its length, on a thread that task functions cannot block. If only a sixth is left
-without a renewal (of a short lease: a second, or a third) the node is fenced: it claims nothing, its task functions are
-cancelled and its child processes are killed. If a task function still runs when the lease expires, the process exits.
+lease is renewed every sixth of its length, on a thread that task functions cannot block. The node is fenced if only a
+sixth of the lease is left (if the lease is short: one second, but at most a third): it claims nothing, its task
+functions are cancelled and its child processes are killed. If a task function still runs when the lease expires, the
+process exits.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ TRY_BEATS: Final = 2
 STATUS_CHECK_SECONDS: Final = 0.01
 """How often, in seconds, to check whether the event loop has updated the status."""
 STATUS_WAIT_PART: Final = 50
-"""A renewal waits for a new status of the node for the time between two renewals, divided by this number. After that
-it leaves the previous status published."""
+"""A renewal waits for a new status of the node for the time between two renewals, divided by this number. After that,
+the previous status stays published."""
 EXIT_SECONDS: Final = 1.0
-"""How long task functions get to end before a short lease expires, or after the lease is over already, because the
+"""How many seconds task functions get to end before a short lease expires, or if the lease is over already, because the
 process was suspended or others have declared it dead."""
 LONGEST_EXIT_PART: Final = 3
-"""Task functions get at most one of this many parts of a lease to end, so that a very short lease can be renewed at
-all."""
+"""Task functions get at most the length of the lease, divided by this number, to end. So even a very short lease can be
+renewed."""
 
 EXIT_CODE: Final = 75
 """EX_TEMPFAIL: the supervisor should start the process again."""
 
 
 class LeaseOwner(Protocol):
-    """What the lease needs of the node's membership. The methods are called on the thread of the lease."""
+    """The part of the node's membership that the lease uses. The methods are called on the thread of the lease."""
 
     def lease_lost(self, node_id: str) -> None:
         """Fence the node."""
@@ -50,7 +51,8 @@ class LeaseOwner(Protocol):
         """Whether no attempt runs that belongs to this node id."""
 
     def is_deserted(self) -> bool:
-        """Whether the node's event loop is closed and no thread runs a task function: nothing is left to be leased."""
+        """Whether the node's event loop is closed and no thread runs a task function, so that the lease is not
+        needed."""
 
 
 class Lease:
@@ -96,7 +98,7 @@ class Lease:
 
     @property
     def age_seconds(self) -> float:
-        """How many seconds ago the last renewal was requested that the store has confirmed. Safe from any thread."""
+        """How many seconds ago the last confirmed renewal was requested. Safe from any thread."""
         return self._clock.monotonic() - (self._valid_until - self._seconds)
 
     @property
@@ -156,7 +158,7 @@ class Lease:
             self._is_renewal_wanted.clear()
 
     async def _renew(self, keeper: LeaseKeeper) -> bool:
-        """Renew the lease once. False if it is lost, or so close to its end that the node must be fenced."""
+        """Renew the lease once. Returns False if it is lost, or so close to its end that the node must be fenced."""
         published = await self._new_status()
         self._asked_at = asked_at = self._clock.monotonic()
         patience = self._fenced_at - asked_at

@@ -39,7 +39,7 @@ class LostClaims:
         self._doubt_seconds = check_seconds
         self._check_until = 0.0
         self.must_check: bool = False
-        """Whether, in the store, tasks may be `running` on this node that the node does not know."""
+        """Whether tasks may be `running` on this node according to the store, although the node does not know them."""
 
     def claim_failed(self) -> None:
         """Note that a claim has failed. The store may commit it later, so one check is not enough."""
@@ -47,7 +47,7 @@ class LostClaims:
         self.must_check = True
 
     async def hand_back(self, node_id: str) -> None:
-        """Hand back every task that is `running` on this node by the store, but does not run here."""
+        """Hand back every task that is `running` on this node according to the store, but does not run here."""
         is_last_look = self._clock.monotonic() > self._check_until
         known = self._runner.running.keys() | self._runner.members.keys() | self._completer.unwritten
         for task in await self._running_of(node_id):

@@ -77,7 +77,7 @@ class Membership:
             self.lease.renew_soon()
 
     async def join(self, node_id: str | None = None) -> None:
-        """Register under this id, or else under a new one, and start to renew the lease."""
+        """Register under `node_id`, or under a new id if that is None, and start to renew the lease."""
         node_id = self.id = node_id or new_id(self._clock)
         settings = self._settings
         asked_at = self._clock.monotonic()  # the store cannot count the lease from earlier

@@ -24,12 +24,12 @@ PROCESS_CHECK_SECONDS: Final = 0.25
 """How often, in seconds, the processes of this host are checked. This asks the operating system, not the store."""
 MAX_BEAT_SECONDS: Final = 5.0
 FULL_REAP_BEATS: Final = 3
-"""At every how many beats the store is searched for tasks whose node has no row. Dead nodes with a row are noticed at
-every beat."""
+"""After how many beats the store is searched again for tasks whose node has no row. Dead nodes with a row are noticed
+at every beat."""
 
 
 class Reaper:
-    """A duty of every node. The reapers of several nodes may run at once."""
+    """Takes the running tasks of dead nodes. Every node runs a reaper, and several may run at once."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ START_SECONDS: Final = 60.0
 """How many seconds a child may take to import the module of its task function."""
 
 NOT_STARTED_SECONDS: Final = 5.0
-"""How long a task is deferred after no child has started its function."""
+"""For how many seconds a task is deferred if no child has started its function."""
 
 _ANSWER: Final = msgspec.json.Decoder(ChildAnswer)
 _PROGRESS: Final = msgspec.json.Decoder(Progress)
@@ -64,7 +64,7 @@ class ChildAttempts:
         self._deadlines = deadlines
         self._short_kinds = short_kinds
         self.is_stopping = False
-        """Whether the node is stopping. If a child dies then, its task is handed back without a crash."""
+        """Whether the node is stopping. If a child dies then, its task is handed back, and no crash is charged."""
         self._slots = asyncio.Semaphore(max_children)
         self._waiting: set[Attempt] = set()
         """The attempts that wait for one of the slots."""
@@ -87,7 +87,8 @@ class ChildAttempts:
             self._slots.release()
 
     async def _gets_slot(self, attempt: Attempt) -> bool:
-        """Wait until fewer attempts than `max_children` run. False if the attempt is to end before that."""
+        """Wait until fewer attempts than `max_children` run. Returns False if the attempt was asked to end before
+        that."""
         if not self._slots.locked():
             return await self._enters(attempt, self._slots)
         attempt.waits_for_child = True
@@ -102,7 +103,7 @@ class ChildAttempts:
 
     @staticmethod
     async def _enters(attempt: Attempt, semaphore: asyncio.Semaphore) -> bool:
-        """Wait for the semaphore. False if the attempt was asked to end before that."""
+        """Wait for the semaphore. Returns False if the attempt was asked to end before that."""
         attempt.asyncio_task = asyncio.current_task()  # so that a cancel can interrupt the wait
         try:
             await semaphore.acquire()

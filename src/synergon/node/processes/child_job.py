@@ -80,7 +80,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     server: Server | None = None
     scheduled_for: int | None = None
     dependencies: tuple[Dependency, ...] = ()
-    """Without their results."""
+    """The dependencies of the task, without their results."""
     results: tuple[bytes | None, ...] = ()
     """The results of the dependencies, as JSON."""
 
@@ -131,7 +131,7 @@ class ChildLink(AttemptLink):
     def __init__(self, channel: ChildChannel) -> None:
         self._channel = channel
         self.wants_transaction: bool = False
-        """The task function has called `ctx.transaction()`."""
+        """Whether the task function has called `ctx.transaction()`."""
 
     @property
     def cancel_requested(self) -> bool:
@@ -143,7 +143,7 @@ class ChildLink(AttemptLink):
         self._channel.send(msgspec.json.encode(progress))
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask the parent, which ends the child at its deadline."""
+        """Ask the parent for a longer timeout: the parent ends the child at its deadline."""
         self._channel.send(EXTENDS + str(seconds).encode())
 
     async def still_owned(self) -> bool:

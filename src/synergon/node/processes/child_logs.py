@@ -42,8 +42,8 @@ _LINE: Final = msgspec.json.Decoder(ChildLine)
 
 
 class ParentHandler(logging.Handler):
-    """The root handler of a child. A record that cannot be sent is printed on stderr, as logging does without
-    handlers."""
+    """The root log handler of a child: sends records to the parent. A record that cannot be sent is printed on stderr,
+    as logging does without handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,11 +52,11 @@ class ParentHandler(logging.Handler):
         self._job: ChildJob | None = None
 
     def begin(self, job: ChildJob, channel: ChildChannel) -> None:
-        """Name this job in the lines that follow."""
+        """Add this job to the records that follow."""
         self._channel, self._job = channel, job
 
     def end(self) -> None:
-        """Name no job from now on."""
+        """Add no job to the records that follow."""
         self._job = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -94,7 +94,7 @@ _handler: ParentHandler | None = None
 
 
 def send_lines_to_parent(job: ChildJob, channel: ChildChannel) -> None:
-    """Install the handler, unless the application has root handlers, and name this job in its lines."""
+    """Install the handler, unless the application has root handlers, and have it add this job to log records."""
     global _handler
     root = logging.getLogger()
     if _handler is None and not root.handlers:
@@ -106,7 +106,7 @@ def send_lines_to_parent(job: ChildJob, channel: ChildChannel) -> None:
 
 
 def name_no_job() -> None:
-    """Name no job in the lines that follow."""
+    """Have the handler add no job to the records that follow."""
     if _handler is not None:
         _handler.end()
 

@@ -144,8 +144,8 @@ class ChildChannel:
             self._write(Frame(Kind.MESSAGE, payload=message))
 
     def send_log(self, line: bytes) -> bool:
-        """Send a log record to the parent, even after the end of the job. False if the stream is not free in time, as
-        for a signal handler that interrupted a write."""
+        """Send a log record to the parent, even after the end of the job. Returns False if the stream is not free in
+        time, for instance if the caller is a signal handler that interrupted a write."""
         if not self._lock.acquire(timeout=LOG_SECONDS):
             return False
         try:
@@ -298,7 +298,7 @@ def _tie_to(lifeline_fd: int) -> None:
 
 
 def _load(entry_name: str, preload: list[str]) -> Entry | Frame:
-    """The entry function. If it cannot be imported, the frame that answers every job."""
+    """The entry function, or, if it cannot be imported, the frame that answers every job."""
     entry_module, _, function_name = entry_name.partition(":")
     try:
         for module_name in preload:

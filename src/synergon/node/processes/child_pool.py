@@ -30,7 +30,7 @@ from synergon.node.processes.child_process import ChildProcess, describe_end, na
 OnMessage = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 
 MAX_STARTS: Final = 3
-"""How many children are started for a job at most, if they die before they accept it: an import may be what kills
+"""The maximum number of children that are started for a job, if they die before they accept it: an import may kill
 them."""
 
 logger: Final = logging.getLogger("synergon.node.processes.child_pool")
@@ -202,8 +202,8 @@ class ChildPool:
         return len(self._runs)
 
     def start(self, job: bytes, *, on_message: OnMessage | None = None, fresh: bool = False) -> ChildRun:
-        """Start a job. `on_message` is called with its messages. For a request, what it returns (awaited, if awaitable)
-        is the answer.
+        """Start a job. `on_message` is called with its messages. For a request, the value that it returns (awaited, if
+        awaitable) is the answer.
 
         A `fresh` job gets a new process that runs no other job.
         """
@@ -219,7 +219,8 @@ class ChildPool:
         return run
 
     def kill_all(self, *, timeout_seconds: float = 5.0) -> bool:
-        """Kill every child, and wait until all have ended. False if one has not within the timeout. Thread-safe.
+        """Kill every child, and wait until all have ended. Returns False if one has not ended within the timeout.
+        Thread-safe.
 
         Does not depend on the event loop, which may be blocked. Jobs that are started later get new children.
         """

@@ -124,7 +124,7 @@ class ChildProcess:
             self._loop.remove_writer(self._socket)
 
     def _read(self) -> bool:
-        """Read at most one chunk, so that no child delays the others. False if there was nothing to read."""
+        """Read at most one chunk, so that no child delays the others. Returns False if there was nothing to read."""
         try:
             data = self._socket.recv(CHUNK_BYTES)
         except BlockingIOError:
@@ -179,7 +179,7 @@ class ChildProcess:
         self._kill_group()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until the process has ended, at most this long. Returns whether it has."""
+        """Wait until the process has ended, for at most `timeout_seconds`. Returns whether it has ended."""
         self._thread.join(max(timeout_seconds, 0))
         return not self._thread.is_alive()
 

@@ -28,7 +28,7 @@ class BackgroundRun(Protocol):
 
 
 class BackgroundLoop(Protocol):
-    """What a keeper runs: the renewal of a node's lease."""
+    """A loop that runs in the background, such as the renewal of a node's lease."""
 
     async def run(self, end: asyncio.Event) -> None:
         """Run until `end` is set."""
