@@ -19,8 +19,8 @@ from synergon.stores.rules import claim as rule
 
 
 async def claim(session: Session, request: ClaimRequest) -> Claims:
-    """Claim the first ready tasks in claim order that fit the node. Raises `LeaseLost` if the node has no live
-    lease."""
+    """Claim the first ready tasks in claim order that fit the node. A cordoned node gets none. Raises `LeaseLost` if
+    the node has no live lease."""
     tables, now = session.tables, session.now
     is_cordoned = await session.ready.is_cordoned(request.node_id)
     if is_cordoned is not False:
@@ -32,22 +32,22 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 
 def _plain(tables: Tables, request: ClaimRequest) -> ClaimRequest | None:
-    """The request for the fast path. None if the fast path cannot serve it: requirements, limits or a reservation
-    decide, too."""
+    """Prepare the request for the fast path. Returns None if slots alone do not decide which tasks are claimed."""
     if any(tables.ready.has_requirements(kind.kind) for kind in request.kinds):
         return None
     return request.by_slots_alone(_with_tasks(tables, request))
 
 
 def _with_tasks(tables: Tables, request: ClaimRequest) -> Sequence[KindRequest]:
-    """The kinds of the request; if the tenants of one of them take turns, only those with ready tasks."""
+    """The kinds of the request. If the tenants of any kind take turns, kinds without ready tasks are left out."""
     if not any(kind.is_fair for kind in request.kinds):
         return request.kinds
     return [kind for kind in request.kinds if any(group.count for group in tables.ready.ready_groups(kind.kind))]
 
 
 def _first_in_order(tables: Tables, request: ClaimRequest, now: int) -> Iterator[Row]:
-    """Merge the ready groups, in claim order. The caller starts each row before it takes the next."""
+    """Take the first tasks of the ready groups, in claim order. The caller starts each task before it takes the
+    next."""
     left_of = {kind.kind: kind.count for kind in request.kinds}
     heads = _heads(tables, request, now)
     left = request.limit

@@ -1,4 +1,4 @@
-"""Numbers of tasks, in the memory store: the primitives of `stores.session.CountRows`. The tables have them."""
+"""Counts of tasks in the memory store: implements `stores.session.CountRows` with counts that the tables maintain."""
 
 from __future__ import annotations
 

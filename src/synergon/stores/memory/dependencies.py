@@ -17,9 +17,9 @@ class Dependencies:
         self._of: Final[dict[int, dict[tuple[int, int], DependencyRow]]] = {}
         """The dependencies of each task, by needed task and position."""
         self._on: Final[dict[int, dict[tuple[int, int], None]]] = {}
-        """The dependents of each task, with the positions."""
+        """For each needed task, its dependents and the positions of the dependencies."""
         self._open: Final[dict[int, set[tuple[int, int]]]] = {}
-        """The tasks that each dependent still waits for, with the positions."""
+        """For each dependent, the tasks that it still waits for and the positions of the dependencies."""
 
     def put(self, row: DependencyRow) -> None:
         """Insert a dependency, or replace it."""
@@ -39,12 +39,12 @@ class Dependencies:
         self.put(replace(row, ended_as=ended_as))
 
     def of(self, ids: Iterable[int]) -> Iterator[DependencyRow]:
-        """The dependencies of these tasks, by task."""
+        """The dependencies of these tasks, in the order of task ids."""
         for task_id in sorted(ids):
             yield from self._of.get(task_id, {}).values()
 
     def on(self, ids: Iterable[int]) -> Iterator[DependencyRow]:
-        """The dependencies on these tasks."""
+        """The dependencies of other tasks on these tasks."""
         for needs_id in ids:
             for task_id, position in self._on.get(needs_id, ()):
                 yield self._of[task_id][needs_id, position]

@@ -27,14 +27,14 @@ class Limit(msgspec.Struct):
     """The current value and rate of a limit, and its last declaration."""
 
     declared: str
-    """What the code declared last, as JSON."""
+    """The last declaration from code, as JSON."""
     value: int | None
     rate: NewRate | None
     batch: NewBatch | None = None
     next_at: int | None = None
 
     def row(self, name: str) -> LimitRow:
-        """The limit as rules read it."""
+        """The limit as the row that rules read."""
         per, starts, burst, by_units = NO_RATE if self.rate is None else self.rate.values
         batch_size, batch_wait = NO_BATCH if self.batch is None else self.batch.values
         return LimitRow(name, self.value, per, starts, burst, by_units, self.next_at, batch_size, batch_wait)
@@ -54,10 +54,10 @@ class Server(msgspec.Struct):
 
 
 class Provider(msgspec.Struct):
-    """A provider: what it declares about the health of its servers, and its pool."""
+    """A provider: its rules about the health of its servers, and the servers."""
 
     declared: str
-    """What the code declared last, as JSON."""
+    """The last declaration from code, as JSON."""
     backoff_after: int | None
     backoff_first: int
     backoff_cap: int

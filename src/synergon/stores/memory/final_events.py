@@ -20,8 +20,8 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def read_page(
     tables: Tables, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """The highest number that was pruned for these states and kinds, and the events with these states after the
-    position."""
+    """Returns the greatest `ended_no` that was pruned for these states and kinds, and the next events with these states
+    after `position`, at most `limit`."""
     found = [
         ((row.ended_no, row.id), _event(row))
         for state in states
@@ -36,7 +36,8 @@ def read_page(
 
 
 def _after(ended: Mapping[int, Row], number: int, last: int) -> Iterator[Row]:
-    """The tasks that ended after this number. Looks up each number or scans all rows, whichever takes fewer steps."""
+    """The tasks whose `ended_no` is greater than `number`. Looks up each number or scans all rows, whichever takes
+    fewer steps."""
     if last - number > len(ended):
         return (row for row in ended.values() if row.ended_no > number)
     return (ended[each] for each in range(number + 1, last + 1) if each in ended)

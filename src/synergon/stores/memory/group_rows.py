@@ -62,12 +62,12 @@ class GroupRows(port.GroupRows):
         return [row.id for row in members if row.state not in FINAL]
 
     async def final_tasks(self, group_id: int) -> list[int]:
-        """The final tasks of a group or a flow that did not succeed."""
+        """The failed and cancelled tasks of a group or a flow."""
         members = (row for _, group in self._found([group_id]) for row in group.members.values())
         return [row.id for row in members if row.state in (State.FAILED, State.CANCELLED)]
 
     async def flows(self, query: FlowQuery) -> list[int]:
-        """The flows that match, newest first, one more than the limit if there are more."""
+        """The matching flows, newest first, at most `query.limit` + 1: the additional one shows that there are more."""
         found = (
             group_id
             for group_id, group in reversed(self._tables.groups.items())

@@ -125,7 +125,7 @@ class KeyQueueRows(port.KeyQueueRows):
         self._tables.next_starts.update(moments)
 
     async def next_batches(self, names: Sequence[KeyQueueName], size: int) -> list[NextBatch]:
-        """Read what each of these key queues has for a batch of this size."""
+        """Count the tasks that each of these key queues has for a batch of `size` tasks."""
         return [self._next_batch(name, size) for name in names]
 
     def _next_batch(self, name: KeyQueueName, size: int) -> NextBatch:

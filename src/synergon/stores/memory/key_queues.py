@@ -17,7 +17,7 @@ def key_queue_name(row: Row) -> KeyQueueName | None:
 
 
 def rank(row: Row) -> int:
-    """The position of a task in claim order as one number: the first task has the highest."""
+    """The position of a task in claim order as one number. The first task has the greatest number."""
     return (row.priority << 64) - row.id
 
 
@@ -33,9 +33,9 @@ class KeyQueue:
         self.running: int = 0
         self.scheduled: Final = TaskIndex(lambda row: row.run_at if self._has(row, State.SCHEDULED) else None)
         self.ready: Final[dict[str, TaskIndex]] = {}
-        """For each queue, the ready tasks; the last one in claim order comes first."""
+        """The ready tasks of each queue, in reverse claim order."""
         self.waiting: Final[dict[str, TaskIndex]] = {}
-        """For each queue, the waiting tasks; the first one in claim order comes first."""
+        """The waiting tasks of each queue, in claim order."""
 
     def _has(self, row: Row, state: State) -> bool:
         return row.state is state and row.limit_key == self.key and not row.is_dependent
@@ -90,6 +90,6 @@ class KeyQueue:
         return (row for agenda in agendas.values() for row in agenda.rows())
 
     def last_ready(self) -> Row | None:
-        """The ready task that comes last in claim order."""
+        """The ready task that comes last in claim order. None if no task is ready."""
         rows = [row for agenda in self.ready.values() if (row := agenda.first()) is not None]
         return min(rows, key=rank, default=None)

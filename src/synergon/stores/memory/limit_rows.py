@@ -32,7 +32,7 @@ class LimitRows(port.LimitRows):
         """Does nothing: no other transaction runs concurrently."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
-        """Insert a limit, or replace its value and rate. Always True."""
+        """Insert a limit, or replace its value, rate and batch. Returns True."""
         known = self._tables.limits.get(limit.name)
         next_at = None if known is None else known.next_at
         self._tables.limits[limit.name] = Limit(declared, limit.value, limit.rate, limit.batch, next_at)

@@ -82,8 +82,8 @@ def _is_within(query: TaskQuery, column: str, moment: int | None) -> bool:
 
 
 def _contains(row: Row, text: str) -> bool:
-    """Whether the arguments or errors contain the text, which is in lower case. Both are searched as the JSON that
-    other stores have."""
+    """Whether the arguments or errors contain `text`, which is in lower case. Searches their JSON, as the other stores
+    do."""
     documents = [value.decode().lower() for value in (row.task.payload, msgspec.json.encode(row.errors))]
     return any(form in document for form in json_forms(text) for document in documents)
 
@@ -119,8 +119,8 @@ def preceding(tables: Tables, row: Row) -> Iterator[Row]:
 
 
 def _others(tables: Tables, row: Row) -> Iterator[Row]:
-    """The tasks that may precede this one: those of its kind, state and key queue. For a ready task without a key
-    queue, only the tasks that precede it."""
+    """The tasks that `preceding` filters: those with this task's kind, state and key queue. For a ready task without a
+    key queue, only the tasks that precede it."""
     name = key_queue_name(row)
     if name is not None:
         return tables.key_queues[name].rows(row.state)

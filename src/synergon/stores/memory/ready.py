@@ -63,7 +63,7 @@ class ReadyTasks:
         return self._with_requirements[kind] > 0
 
     def ready_group(self, kind: str, queue: str, requirements: str) -> ReadyGroup | None:
-        """The ready group of this kind, queue and requirements. None if it has no task any more."""
+        """The ready group of this kind, queue and requirements. None if it was deleted with its last task."""
         return self._ready_groups[kind][queue].get(requirements)
 
     def ready_groups(self, kind: str, queues: frozenset[str] | None = None) -> Iterator[ReadyGroup]:

@@ -1,4 +1,4 @@
-"""A ready group of the memory store: ready tasks in claim order, higher priority first, then lower tag of tenants, then
+"""A ready group of the memory store: ready tasks in claim order, higher priority first, then lower `fair_tag`, then
 lower id."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReadyGroup:
             self._rebuild()
 
     def head(self, now: int) -> Position | None:
-        """The position of the first task that has not expired. None if there is none."""
+        """The position of the first task that has not expired. None if there is no such task."""
         position = self._fifo_head(now)
         if not self._heap:
             return position
@@ -101,7 +101,7 @@ class ReadyGroup:
                 yield row
 
     def oldest(self) -> int | None:
-        """Since when the oldest ready task is due. None if there is none."""
+        """The due time of the oldest ready task. None if no task is ready."""
         first = next((row.run_at for row in self._fifo if self._counts(row, self._fifo_priority)), None)
         beside = [row.run_at for priority, tag, _, row in self._heap if self._counts(row, -priority, tag)]
         return min(beside if first is None else (*beside, first), default=None)

@@ -56,7 +56,8 @@ class ReadyRows(port.ReadyRows):
         return self._tables.nodes[node_id].cordoned_at is not None
 
     async def lock_limits(self, kinds: Sequence[KindRequest]) -> SharedLimits:
-        """Read all limits and servers. Reads nothing if no task of these kinds needs a permit."""
+        """Read all servers, and all limits except those of key queues. Reads nothing if no task of these kinds needs a
+        permit."""
         if not any(kind.limits or kind.provider is not None for kind in kinds):
             return SharedLimits({}, [])
         now = self._session.now
@@ -135,7 +136,8 @@ class ReadyRows(port.ReadyRows):
         return [start(tables, row, node_id, now) for row in rows]
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
+        """Reserve capacity of the node for a task. False if another node, live and not cordoned, has reserved capacity
+        for it."""
         row = self._tables.rows[task.id]
         if self._is_reserved_elsewhere(request, row):
             return False

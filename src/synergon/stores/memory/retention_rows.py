@@ -23,7 +23,7 @@ class RetentionRows(port.RetentionRows):
         return self._tables.retention
 
     async def locked(self) -> StoredRetention | None:
-        """`read`: the caller holds the lock of the tables."""
+        """Like `read`: the caller holds the lock of the tables, so nothing is locked here."""
         return self._tables.retention
 
     async def write(self, retention: StoredRetention) -> None:

@@ -74,12 +74,12 @@ class Row(msgspec.Struct, gc=False):
     cancel_requested: bool = False
     overdue: bool = False
     extended_by: int | None = None
-    """How many microseconds the timeout of its attempt was extended by."""
+    """The microseconds by which the timeout of the current attempt was extended."""
     result: bytes | None = None
     progress: Progress | None = None
     errors: tuple[ErrorRecord, ...] = ()
     ended_attempts: tuple[AttemptRecord, ...] = ()
-    """The attempts that ended otherwise than by the success."""
+    """The ended attempts, except the successful one."""
     finished_no: int | None = None
     """The last claim for which an outcome was applied."""
 
@@ -106,6 +106,6 @@ def record_of(row: Row) -> TaskRecord:
 
 
 def changed_task(row: Row) -> ChangedTask:
-    """The row as primitives that change tasks return it."""
+    """The record that primitives return for a row that they have changed."""
     task = row.task
     return ChangedTask(row.id, task.kind, row.state, row.limit_key, task.group_id, task.fair_key)

@@ -1,4 +1,4 @@
-"""Schedules, in the memory store: the primitives of `stores.session.ScheduleRows` over its tables."""
+"""Schedules in the memory store: implements `stores.session.ScheduleRows` over the store's tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScheduleRows(port.ScheduleRows):
         return {name: self._tables.schedules[name] for name in names if name in self._tables.schedules}
 
     async def write(self, rows: Sequence[tuple[int | None, ScheduleRow]]) -> int:
-        """Replace each row whose `next_at` still is the given one."""
+        """Replace each row whose `next_at` has not changed since it was read. Returns the number of replaced rows."""
         written = 0
         for old_next_at, row in rows:
             current = self._tables.schedules.get(row.name)

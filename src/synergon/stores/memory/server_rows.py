@@ -31,7 +31,7 @@ class ServerRows(port.ServerRows):
         return {name: known[name].declared for name in providers if name in known}
 
     async def declare(self, provider: NewProvider, declared: str) -> bool:
-        """Insert a provider, or replace its back-off; its servers do not change. Always True."""
+        """Insert a provider, or replace its declaration; its servers do not change. Returns True."""
         known = self._tables.providers.get(provider.name)
         self._tables.providers[provider.name] = Provider(
             declared,
@@ -139,7 +139,7 @@ class ServerRows(port.ServerRows):
 
 
 def server_row(name: str, provider: Provider, address: str, server: Server) -> ServerRow:
-    """A server as rules read it."""
+    """The server as the row that rules read."""
     return ServerRow(
         name,
         address,

@@ -4,8 +4,8 @@ Engines of one process that use one name `memory://name` share its tasks, from a
 `memory://` belongs to one store object. The tasks are deleted when the last store of a name is closed. The clock is the
 host's, but never runs back.
 
-Long, because it has every call of the port that is not a rule. Each call takes the lock of the tables; the modules
-beside this one do the work.
+The module is long because it has all calls of the port `Store` that are not rules. Each call takes the lock of the
+tables; other modules of the package do the work.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class MemoryStore(BaseStore):
             return tables.identity
 
     async def schema_versions(self) -> None:
-        """None: the store has no schema."""
+        """Returns None: the store has no schema."""
 
     def schema_sql(self) -> str:
         """Raises `NotAvailable`: the store has no tables in SQL."""
@@ -146,7 +146,7 @@ class MemoryStore(BaseStore):
     # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Does nothing: no transaction waits for another one here."""
+        """Does nothing: no transaction of this store waits for the row of a queue."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:
         """Raises `NotAvailable`: there is no database whose transaction could be joined."""
@@ -167,7 +167,8 @@ class MemoryStore(BaseStore):
         raise AssertionError("the line above raises")
 
     async def listen(self, on_kinds: Callable[[Iterable[str] | None], None]) -> None:  # noqa: ARG002  it is the port's
-        """Raises `NotAvailable`: no caller's transaction inserts tasks."""
+        """Raises `NotAvailable`: this store announces no commits, because it cannot insert tasks in a caller's own
+        transaction."""
         raise NotAvailable(f"{self.url} has nothing to listen to")
 
     # ------------------------------------------------------------ claim and finish
@@ -224,7 +225,7 @@ class MemoryStore(BaseStore):
             leases.register(tables, node, now)
 
     async def keeper(self) -> LeaseKeeper:
-        """Open a lease keeper, which uses the tables directly: no call holds their lock for long."""
+        """Open a lease keeper. It uses the tables directly, because no call holds their lock for long."""
         return _MemoryLeaseKeeper(self._transaction)
 
     async def unregister(self, node_id: str) -> None:

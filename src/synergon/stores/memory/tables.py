@@ -28,7 +28,7 @@ RUNNING: Final = State.RUNNING
 class Tables:
     """All data of one `memory://` URL.
 
-    The rows are authoritative. The indexes (ready groups, agendas, keys, numbers of tasks) are derived from the rows.
+    The rows are authoritative. The indexes (ready groups, task indexes, unique keys, counts) are derived from the rows.
     Only the methods of this class change rows and indexes, so that they cannot diverge. Callers hold `lock`.
     """
 
@@ -43,11 +43,11 @@ class Tables:
         self.rows: Final[dict[int, Row]] = {}
         """Every task, in the order of ids."""
         self.holders: Final[dict[tuple[str, str], Row]] = {}
-        """The live task that holds each (kind, key)."""
+        """For each kind and unique key, the live task that holds the key."""
         self.key_holds: Final[dict[tuple[str, str], KeyHold]] = {}
-        """The keys that stay taken until a moment, whether or not a live task holds them."""
+        """The holds of unique keys: keys that stay taken until a moment, also after the end of their task."""
         self.names_of_holds: Final[dict[int, set[tuple[str, str]]]] = {}
-        """For each task that holds unique keys beyond its end, the names of these keys in `key_holds`."""
+        """For each task with holds, their names in `key_holds`."""
         self.running: Final[dict[str, dict[int, Row]]] = {}
         """The running tasks of each node, registered or not."""
         self.ended: Final[dict[State, dict[int, Row]]] = {state: {} for state in FINAL}
@@ -58,7 +58,7 @@ class Tables:
         self.pruned: Final[dict[tuple[State, str], int]] = {}
         """The highest `ended_no` that was pruned, by state and kind."""
         self.tallies: Final[dict[tuple[str, str], Tally]] = {}
-        """How many tasks each (queue, kind) has in each state."""
+        """For each queue and kind, how many tasks are in each state."""
         self.live_count: LiveCount | None = None
         self.ready: Final = ReadyTasks()
         self.tenants: Final = Tenants()
@@ -68,7 +68,7 @@ class Tables:
         """When each queue was paused; None for a queue that is not paused."""
         self.nodes: Final[dict[str, Node]] = {}
         self.past_nodes: Final[dict[str, tuple[NodeName, int]]] = {}
-        """The names of nodes that are gone, and when they went, oldest first."""
+        """For each deleted node, its name and when it was deleted, oldest first."""
         self.limits: Final[dict[str, Limit]] = {}
         self.providers: Final[dict[str, Provider]] = {}
         self.held: Final[dict[int, Row]] = {}
@@ -83,7 +83,8 @@ class Tables:
         self.dependent: Final[dict[int, Row]] = {}
         """The tasks that wait for dependencies."""
         self.unsettled: Final[dict[int, Row]] = {}
-        """Tasks whose dependencies a `wake` must settle, and some that were among them."""
+        """Tasks that `defer_dependent` has moved to `scheduled`: the next `wake` settles their dependencies. May
+        contain tasks that are settled already."""
         self.batch_alarms: Final[dict[KeyQueueName, int]] = {}
         """For each key queue whose next batch is not complete, the moment at which it is due (`rules.batches`)."""
         self.last_group_id = 0
@@ -94,7 +95,7 @@ class Tables:
         self.last_action_id = 0
         self.retention: StoredRetention | None = None
         self.statistics: Final[dict[tuple[int, int, str, str, str], StatisticsRow]] = {}
-        """By span, moment, kind, queue and source."""
+        """The rows of statistics, by span, moment, kind, queue and source."""
 
     # ------------------------------------------------------------ insert and delete
 
@@ -145,10 +146,10 @@ class Tables:
         self._arrive(row, now)
 
     def remove(self, row: Row) -> None:
-        """Delete a task that is not running, live or final."""
+        """Delete a task, live or final, that is not running."""
         self._leave(row)
         was_live = row.state not in FINAL
-        # An outdated entry in a ready group or an agenda must not find a live task here.
+        # An outdated entry in a ready group or a task index must not find a live task here.
         row.state = State.CANCELLED
         if was_live:
             self._remove_live(row)
@@ -161,8 +162,8 @@ class Tables:
     # ------------------------------------------------------------ changes of state
 
     def start(self, row: Row, node_id: str, now: int) -> None:
-        """Move a task from `ready` to `running`, or one from `waiting` that is claimed for a batch, with the next claim
-        number and attempt."""
+        """Move a task to `running`: from `ready`, or from `waiting` if it is claimed for a batch. Increments its claim
+        number and its attempts."""
         state = row.state
         if state is READY:
             self.ready.forget(row)
@@ -205,8 +206,8 @@ class Tables:
         self._arrive(row, now)
 
     def assign_key(self, row: Row, limit_key: str | None, now: int) -> None:
-        """Move a running task to another key queue, as `scheduled` (if it is due later) or `waiting`. None: to no key
-        queue, as `scheduled` or `ready`."""
+        """Move a running task to the key queue `limit_key`, as `scheduled` (due later) or `waiting`. If `limit_key` is
+        None, the task leaves its key queue, and becomes `scheduled` or `ready`."""
         self._leave(row)
         row.limit_key = limit_key
         row.node_id = None
@@ -235,7 +236,7 @@ class Tables:
         self._arrive(row, now)
 
     def make_dependent(self, row: Row) -> None:
-        """Let a live task that does not run wait for its dependencies."""
+        """Move a live task that is not running to `waiting`, until its dependencies have ended."""
         self.set_fair_tag(row, 0)
         self._leave(row)
         self._set_dependent(row, is_dependent=True)
@@ -243,13 +244,14 @@ class Tables:
         row.release_reservation()
 
     def defer_dependent(self, row: Row) -> None:
-        """Move a task that waits for dependencies to `scheduled`."""
+        """Move a task that waits for dependencies to `scheduled`, so that the next `wake` settles them."""
         self._leave(row)
         self._enter(row, State.SCHEDULED)
         self.unsettled[row.id] = row
 
     def reprioritize(self, row: Row, priority: int) -> None:
-        """Change the priority of a live task that is not running. It loses its tag if the priority is another one."""
+        """Change the priority of a live task that is not running. If the new priority differs, the task loses its turn
+        (`fair_tag`)."""
         if priority != row.priority:
             self.set_fair_tag(row, 0)
         self._leave(row)
@@ -257,7 +259,7 @@ class Tables:
         self._enter(row, row.state)
 
     def set_fair_tag(self, row: Row, tag: int) -> None:
-        """Change the tag of a live task that is not running. 0: it has none."""
+        """Change the tag of a live task that is not running. 0 means no tag."""
         if row.fair_tag == tag:
             return
         self._leave(row)
@@ -293,8 +295,8 @@ class Tables:
         self._remove_live(row)
 
     def revive(self, row: Row, now: int) -> None:
-        """Move a final task back to `ready`, or to `waiting` if it has a limit key, due now. Only its claim number, its
-        errors and what was given at insertion remain."""
+        """Move a final task back to `ready`, or to `waiting` if it has a limit key, due now. Clears its result, its
+        counts of attempts and crashes, and its expiry."""
         self._leave(row)
         self._add_live(row)
         group = self.groups.get(row.task.group_id or 0)
@@ -310,7 +312,7 @@ class Tables:
     # ------------------------------------------------------------ queries
 
     def holder(self, task: NewTask) -> Row | None:
-        """The live task that holds this task's unique key. None if there is none."""
+        """The live task that holds this task's unique key. None if no live task holds it."""
         return None if task.key is None else self.holders.get((task.kind, task.key))
 
     def is_leased(self, node_id: str, now: int) -> bool:
@@ -385,8 +387,8 @@ class Tables:
             self.tenants.join(row)
 
     def _remove_live(self, row: Row) -> None:
-        """Release what a live task holds when it ends or is deleted: its unique key, and its membership in its
-        group."""
+        """Remove a task that ends or is deleted from the indexes of live tasks. Frees its unique key, and decrements
+        the live count of its group."""
         task = row.task
         if task.key is not None:
             del self.holders[task.kind, task.key]

@@ -13,7 +13,7 @@ SLACK: Final = 64
 
 
 class TaskIndex:
-    """Returns tasks in the order of their moments.
+    """Returns tasks in ascending order of a number, which is called their moment here.
 
     A task whose moment changes does not remove its old entry. An entry is valid only while the row has the moment of
     the entry; outdated entries are skipped. They never outnumber the valid ones by more than `SLACK`, so memory use and

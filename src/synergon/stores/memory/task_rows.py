@@ -59,7 +59,7 @@ class TaskRows(port.TaskRows):
         return (row for task_id in ids if (row := rows.get(task_id)) is not None)
 
     async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
-        """Makes no copies of the rows, because it is called for nearly every outcome."""
+        """Builds no `LiveTask` records, because nearly every outcome comes here."""
         tables, now = self._session.tables, self._session.now
         succeeded: list[SucceededTask] = []
         for row in self._rows(claims):
@@ -203,7 +203,7 @@ class TaskRows(port.TaskRows):
         return self._delete_old(sorted(members, key=attrgetter("ended_no")))
 
     def _delete_old(self, old: Iterable[Row]) -> int:
-        """Delete final tasks, which are in the order of their ends. Returns their number."""
+        """Delete the final tasks `old`, which are in the order of their ends. Returns their number."""
         tables, rows = self._session.tables, list(old)
         for row in rows:
             tables.pruned[row.state, row.task.kind] = max(

@@ -13,8 +13,8 @@ from synergon.stores.rules.claim_plan import ReadyClass
 
 
 class _LiveTasks:
-    """The live tasks of a tenant that have a tag, in the order of their tags: a new one has the largest. An entry is
-    valid only while the row has the tag of the entry."""
+    """The live tasks of a tenant that have a tag, in the order of their tags. A new task has the largest tag. An entry
+    is valid only while the row has the tag of the entry."""
 
     __slots__ = ("_entries", "_tenant", "count")
 
@@ -32,7 +32,7 @@ class _LiveTasks:
         self._entries.append((row.fair_tag, row))
 
     def largest(self) -> int | None:
-        """The largest tag. None if there is none."""
+        """The largest tag. None if no task is left."""
         entries = self._entries
         while entries and not self._counts(*entries[-1]):
             entries.pop()
@@ -43,7 +43,7 @@ class _LiveTasks:
 
 
 class _ReadyTasks:
-    """The ready tasks of one class that have a tag: by their tags, and by their ids."""
+    """The tagged ready tasks of one `ReadyClass`, indexed by tag and by id."""
 
     __slots__ = ("by_age", "by_tag")
 
@@ -57,8 +57,8 @@ class _ReadyTasks:
         self.by_age.add(row, row.id)
 
     def forget_one(self) -> bool:
-        """Note that one entry becomes outdated. The next `join` removes such entries: a drain adds none, and all of
-        them go with the last task. Returns whether no task is left."""
+        """Note that one entry becomes outdated. Does not rebuild the indexes: the next `join` does, and they are
+        deleted with the last task. Returns True if no task is left."""
         self.by_tag.count -= 1
         self.by_age.count -= 1
         return self.by_age.count == 0
@@ -80,11 +80,12 @@ class Tenants:
 
     def smallest_ready(self, kind: str, priority: int, paused: Collection[str]) -> int | None:
         """The smallest tag of the ready tasks of a kind and priority, except those of paused queues. None if there is
-        none."""
+        no such task."""
         return self._smallest(kind, priority, lambda queue: queue not in paused)
 
     def smallest_paused(self, kind: str, priority: int, paused: Collection[str]) -> int | None:
-        """The smallest tag of the ready tasks of a kind and priority in paused queues. None if there is none."""
+        """The smallest tag of the ready tasks of a kind and priority in paused queues. None if there is no such
+        task."""
         return self._smallest(kind, priority, lambda queue: queue in paused)
 
     def _smallest(self, kind: str, priority: int, counts: Callable[[str], bool]) -> int | None:
@@ -93,18 +94,19 @@ class Tenants:
         return min((tag for tag in tags if tag is not None), default=None)
 
     def largest_started(self, kind: str, priority: int) -> int | None:
-        """The largest tag of the live tasks of a kind and priority that are not ready. None if there is none."""
+        """The largest tag of the live tasks of a kind and priority that are not ready. None if there is no such
+        task."""
         started = self._started.get((kind, priority))
         row = None if started is None else started.first()
         return None if row is None else row.fair_tag
 
     def largest_live(self, tenant: TenantName) -> int | None:
-        """The largest tag of the tenant's live tasks. None if there is none."""
+        """The largest tag of the tenant's live tasks. None if none has a tag."""
         live = self._live.get(tenant)
         return None if live is None else live.largest()
 
     def oldest(self, ready_class: ReadyClass, limit: int) -> list[int]:
-        """The smallest ids of the ready tasks of a class, ascending."""
+        """The smallest ids of the tagged ready tasks of `ready_class`, ascending, at most `limit`."""
         kind, queue, requirements, priority = ready_class
         ready = self._ready.get((kind, priority), {}).get((queue, requirements))
         return [] if ready is None else [row.id for row in ready.by_age.firsts(limit)]
@@ -144,7 +146,7 @@ class Tenants:
                 del self._ready[task.kind, row.priority]
 
     def join_started(self, row: Row) -> None:
-        """Add a live task with a tag that is not ready any more."""
+        """Add a live task that has a tag and is no longer ready."""
         name = row.task.kind, row.priority
         started = self._started.get(name)
         if started is None:
@@ -152,7 +154,7 @@ class Tenants:
         started.add(row, -row.fair_tag)
 
     def leave_started(self, row: Row) -> None:
-        """Note that a task with a tag that was not ready changes its state. The caller changes the row."""
+        """Note that a live task with a tag that is not ready changes its state or tag. The caller changes the row."""
         name = row.task.kind, row.priority
         started = self._started[name]
         started.count -= 1

@@ -51,13 +51,13 @@ class Address:
     call_seconds: float = CALL_SECONDS
     """The maximum duration of a call in seconds, including the wait for a connection. A rollback may add a tenth."""
     is_pooled_elsewhere: bool = False
-    """The connection goes through a transaction-mode pooler: no session state may outlive a transaction."""
+    """Whether connections go through a transaction-mode pooler, so that no session state may outlive a transaction."""
     profile: Profile = STANDARD
     """The differences between members of the PostgreSQL family (`profile`)."""
     notifies: bool = True
-    """An enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
+    """Whether an enqueue in a caller's own transaction wakes the nodes with a NOTIFY."""
     slow_seconds: float | None = None
-    """Statements that take this long are logged. None: none are."""
+    """Statements that take this many seconds or more are logged. None if statements are not logged."""
 
     @property
     def listens(self) -> bool:

@@ -63,7 +63,7 @@ async def _insert_on(
 
 @asynccontextmanager
 async def _fixed_path(session: Session) -> AsyncIterator[None]:
-    """Sets synergon's search_path, and the caller's again at the end."""
+    """Set synergon's search_path, and restore the caller's at the end."""
     path, _ = await session.row("fix_path", SEARCH_PATH)
     try:
         yield
@@ -78,8 +78,8 @@ async def _insert_all_or_none(
     session: Session, tasks: Sequence[NewTask], work: Callable[[Session], Awaitable[Result]]
 ) -> Result:
     """Insert tasks with keys in a savepoint: a caller that catches a key conflict and commits must not commit a part of
-    the call. (A missing dependency raises before anything is written.) If another transaction takes a key at this
-    moment, the call is repeated."""
+    the call. (A missing dependency raises before anything is written.) If another transaction takes one of the keys
+    meanwhile, the call is repeated."""
     if all(task.key is None for task in tasks):
         return await work(session)
     while True:
@@ -98,9 +98,9 @@ async def _insert_all_or_none(
 
 
 async def _insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`rules.insert.insert` without follow-ups, which would lock key queues until the caller commits. Instead, where a
-    replaced task has left a key queue, the first waiting task there is made `scheduled`, due at once; the next `wake`
-    balances the key queue."""
+    """Like `rules.insert.insert`, without follow-ups, which would lock key queues until the caller commits. Instead, if
+    a replaced task has left a key queue, the first waiting task of this key queue becomes `scheduled`, due at once, and
+    the next `wake` balances the key queue."""
     await session.locks.for_new_tasks(tasks)
     holders = await check_keys(session, tasks)
     inserted = await store(session, tasks, holders, await dependencies.check(session, tasks))

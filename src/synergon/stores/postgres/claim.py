@@ -36,14 +36,15 @@ class Claimer:
         self._transactions = transactions
         self._covering: Covering = {}
         self._with_requirements: dict[str, float] = {}
-        """Until when each kind is assumed to have tasks with requirements of their own."""
+        """For each kind, until when it is assumed to have tasks with requirements of their own."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """Claim ready tasks. Takes one statement if only the node's slots decide."""
         return await self._claim(request, self._transactions)
 
     async def lock(self, session: Session, request: ClaimRequest, keyed_kinds: Collection[str]) -> None:
-        """Lock, in the lock order, the rows that the claim of an exchange needs, and the key queues of these kinds."""
+        """Lock, in the lock order, the rows that the claim of an exchange needs, and the key queues of
+        `keyed_kinds`."""
         session.locked_limits = await lock_limits(session, request.kinds, self._covering, keyed_kinds)
 
     async def claim_within(self, session: Session, request: ClaimRequest) -> Claims:
@@ -63,7 +64,7 @@ class Claimer:
         found = FastClaim(Claims())
         if self._profile.claim_one_kind is not None and len(request.kinds) == 1:
             found = FastClaim(await self._profile.claim_one_kind(transactions, request))
-        if not found.claims:  # there is nothing any more, or something is in the way, which this one tells
+        if not found.claims:  # no task is ready, or something prevents the claim: this statement reports which
             found = await self._profile.claim(transactions, request)
         return found
 

@@ -63,22 +63,23 @@ def queues_of(request: ClaimRequest) -> list[str] | None:
 
 
 def rejected_by(node_id: str, *, is_open: bool | None) -> Claims:
-    """The answer to a node that is cordoned. Raises `LeaseLost` if `is_open` is None: the node has no live lease."""
+    """Returns no claims if `is_open` is False: the node is cordoned. Raises `LeaseLost` if it is None: the node has no
+    live lease."""
     return rejected(node_id, is_cordoned=None if is_open is None else not is_open)
 
 
 def in_order(kinds: Iterable[KindRequest], taken: Iterable[Any]) -> Claims:
     """The claimed rows as claims, in claim order. The sort key omits commands, urgency and reservations, which the fast
-    path never has, and takes a third of the time of `claim_order`. Only the tasks of a kind that is claimed alone have
-    turns."""
+    path never has, and takes a third of the time of `claim_order`. Turns of different kinds are never compared, because
+    a kind with turns is claimed alone."""
     ranks = {kind.kind: kind.rank for kind in kinds}
     ordered = sorted(taken, key=lambda row: (-row["priority"], ranks[row["kind"]], row["fair_tag"], row["id"]))
     return Claims(map(claim_of, ordered))
 
 
 def claim_of(row: Any) -> Claim:
-    """The claim of a row that a claim statement returned. The row has two columns about node and kinds before the
-    columns of the claim, and the tag and the priority behind them."""
+    """Read a claim from a row of a claim statement. Before the columns of the claim, the row has two columns about node
+    and kinds; after them, tag and priority."""
     return _read_claim(row[2:-2])
 
 

@@ -34,7 +34,8 @@ QUEUE_PART: Final = 0.9
 with the cause before it times out."""
 
 TURN_SECONDS: Final = 60.0
-"""How long a task function waits for a connection. Many may run at once, and a connection in use is no outage."""
+"""How many seconds a task function waits for a connection. The wait is long, because many task functions may run at
+once, and busy connections are no outage."""
 
 ROLLBACK_SHARE: Final = 0.1
 """The part of a call's time that is added for the server to confirm a rollback. If the server does not confirm it, the
@@ -151,7 +152,7 @@ class Connections:
         if pool is None:
             return
         if self._loop is not None and self._loop.is_closed():
-            self._at_hand.clear()  # the connections ended with their loop, and nothing can be said on them any more
+            self._at_hand.clear()  # the connections ended with their loop, and cannot be used any more
             return
         try:
             async with asyncio.timeout(self._address.call_seconds):
@@ -275,7 +276,7 @@ class Connections:
             raise
 
     async def give_back(self, connection: PoolConnectionProxy[Any]) -> None:
-        """Return a connection that `take` returned to the pool."""
+        """Give a connection from `take` back to the pool."""
         try:
             if self._pool is not None:
                 with translated(self._address):

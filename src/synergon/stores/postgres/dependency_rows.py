@@ -1,5 +1,5 @@
-"""Dependencies in the PostgreSQL store: locks needed tasks, except in a caller's transaction, and sees a task that ends
-meanwhile."""
+"""Dependencies in the PostgreSQL store: locks needed tasks, except in a caller's transaction, and also finds tasks that
+end or are retried during the search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synergon.stores.sql_rows.dependency_rows import DependencyRows as SqlDepend
 
 
 class DependencyRows(SqlDependencyRows):
-    """`stores.sql_rows.dependency_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.dependency_rows` to the PostgreSQL store."""
 
     __slots__ = ()
     _sql: Transaction

@@ -1,12 +1,13 @@
 """Reads final events by snapshots of PostgreSQL. A long transaction does not delay the reader, and its events are not
 missed.
 
-Transactions commit in another order than they begin. So no number in a row says whether all earlier rows are visible
-yet. A snapshot does: it lists the transactions that were under way when it was taken. Rows that are visible in a
+Transactions commit in another order than they begin. So no number in a row shows whether all earlier rows are visible
+yet. A snapshot shows it: it lists the transactions that were under way when it was taken. Rows that are visible in a
 snapshot but not in the one before were committed in between. So a reader goes from snapshot to snapshot.
 
-Only the greatest number that was pruned is stored. If a transaction with a smaller number was under way and has ended
-since, its events may have been pruned before they were read. The reader then raises `EventsLost`.
+For each state and kind, only the greatest transaction number of pruned events is stored. If a transaction with a
+smaller number was under way and has ended since, its events may have been pruned before they were read. The reader then
+raises `EventsLost`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class SnapshotFinalEvents:
         kinds: Collection[str] | None,
         _seconds: float,
     ) -> SnapshotFinalEvents:
-        """Open a reader after a cursor."""
+        """Open a reader that starts after the cursor `after`: at the beginning if it is None, at the present if it is
+        `NOW`."""
         reading = cls(transactions, states, kinds)
         if after == NOW:
             reading._floor = Floor(await transactions.statement(pruned, reading._states, reading._kinds))
@@ -109,8 +111,8 @@ class SnapshotFinalEvents:
                 return events
 
     async def _take_snapshot(self) -> Snapshot:
-        """Finish the current snapshot and take a new one. Raises OptionError if the database counts its transactions
-        anew."""
+        """Finish the current snapshot and take a new one. Raises OptionError if the database has restarted its count of
+        transactions."""
         self._finish()
         snapshot = await self._transactions.statement(_snapshot)
         if snapshot.end < self._seen.end:
@@ -164,7 +166,7 @@ _EVENT_COLUMNS: Final = field_names(Event)
 
 
 def event_of(row: Any, cursor: str) -> Event:
-    """A row of the history as an event."""
+    """Read an event from a row of the history, and add its cursor."""
     return replace(read_row(Event, _EVENT_COLUMNS, row[: len(_EVENT_COLUMNS)]), cursor=cursor)
 
 
@@ -191,6 +193,7 @@ async def _page(
 
 
 async def pruned(session: Session, states: list[State], kinds: list[str] | None) -> int:
-    """The greatest transaction number that was pruned for these states and kinds. None means all kinds."""
+    """The largest transaction number among pruned events with these states and kinds; 0 if none was pruned.
+    `kinds=None` means all kinds."""
     number: int = await session.value("pruned", states, kinds)
     return number

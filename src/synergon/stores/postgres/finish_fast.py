@@ -20,8 +20,8 @@ Value = TypeVar("Value")
 
 
 def are_plain(outcomes: Sequence[FencedOutcome]) -> bool:
-    """Whether all outcomes are successes without follow-ups, each for another task, so that one statement can apply
-    them."""
+    """Whether one statement can apply these outcomes: all are successes without follow-ups, and no two belong to the
+    same task."""
     return all(map(_is_plain, outcomes)) and len({entry.id for entry in outcomes}) == len(outcomes)
 
 
@@ -47,7 +47,8 @@ async def finish_plain(transactions: Transactions, outcomes: Sequence[FencedOutc
 
 
 async def finish_within(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes inside a transaction that has taken its locks. Uses the one statement if all of them are plain."""
+    """Apply outcomes inside a transaction that has taken its locks. If all of them are plain, one statement applies
+    them."""
     if not are_plain(outcomes):
         return await finish(session, outcomes)
     return await finish_plain(OpenTransaction(session), outcomes)

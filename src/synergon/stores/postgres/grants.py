@@ -12,7 +12,7 @@ from synergon.stores.columns import GIVEN, Form
 ROLES: Final = ("producer", "worker", "viewer", "operator")
 
 COMPUTED_BY_INSERTS: Final = ("state", "run_at", "enqueued_at", "expires_at", "tags")
-"""Columns that inserts write besides those that a `NewTask` gives."""
+"""Columns that inserts write in addition to those with values from a `NewTask`."""
 
 LONGEST_NAME: Final = 63
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
@@ -29,7 +29,7 @@ def grants(schema: str, role: str, name: str) -> str:
 
 
 def _identifier(name: str) -> str:
-    """The name of a role as SQL has it."""
+    """The name of a role as an SQL identifier, quoted if necessary."""
     if not name or len(name.encode()) > LONGEST_NAME or not name.isprintable():
         raise OptionError(f"the name of a role has 1 to {LONGEST_NAME} printable characters, got {name!r}")
     return name if _PLAIN_NAME.fullmatch(name) else '"{}"'.format(name.replace('"', '""'))

@@ -25,7 +25,7 @@ class Hosts:
         self.dsns: tuple[str, ...] = tuple(dsns)
         """A URL for each host, in the order in which they are tried."""
         self.application_name = "synergon"
-        """The name under which the server shows the connections, unless the URL has one."""
+        """The name under which the server shows the connections, unless the URL sets another."""
 
     async def connect(
         self, *, timeout: float, server_settings: Mapping[str, str] | None = None, **settings: Any
@@ -52,7 +52,7 @@ class Hosts:
 
 
 def dsns_of(parts: SplitResult, parameters: Sequence[tuple[str, str]]) -> list[str]:
-    """A URL for each host that a URL with these parameters names, in its host part or as `host=`."""
+    """Split a URL with several hosts, in its host part or as `host=`, into a URL for each host."""
     named = dict(parameters)
     user, at, hosts = parts.netloc.rpartition("@")
     names = (hosts or named.get("host", "")).split(",")

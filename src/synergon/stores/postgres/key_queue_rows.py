@@ -1,4 +1,4 @@
-"""Key queues in the PostgreSQL store: their limits are read under the locks of their kinds."""
+"""Key queues in the PostgreSQL store: reads the limits of key queues under the locks of their kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synergon.stores.sql_rows.key_queue_rows import KeyQueueRows as SqlKeyQueueR
 
 
 class KeyQueueRows(SqlKeyQueueRows):
-    """`stores.sql_rows.key_queue_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.key_queue_rows` to the PostgreSQL store."""
 
     __slots__ = ()
     _sql: Transaction

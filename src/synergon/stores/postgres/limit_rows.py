@@ -1,4 +1,5 @@
-"""Limits in the PostgreSQL store, where other transactions may read a limit while it is declared."""
+"""Limits in the PostgreSQL store: takes a lock, because other transactions may look for a limit while it is
+declared."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from synergon.stores.sql_rows.limit_rows import LimitRows as SqlLimitRows
 
 
 class LimitRows(SqlLimitRows):
-    """`stores.sql_rows.limit_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.limit_rows` to the PostgreSQL store."""
 
     __slots__ = ()
 
     async def exclude_unlimited(self) -> None:
-        """Wait for transactions that read the kind's limit as missing, and block new ones that read it."""
+        """Wait for transactions that found no limit of a key queue (`find_no_limit`), and block new ones until this
+        transaction ends."""
         await self._sql.rows("make_limit")

@@ -13,7 +13,7 @@ from synergon.stores.postgres.connection import connect
 from synergon.stores.postgres.errors import translated
 
 PROBE_SECONDS: Final = 60.0
-"""After how many seconds without a loss the connection is probed."""
+"""The interval in seconds at which a statement checks that the connection is alive."""
 
 
 async def listen(address: Address, on_kinds: Callable[[Iterable[str] | None], None]) -> None:

@@ -3,9 +3,9 @@
 The order: schedules, limits by name, servers, groups by id, nodes, tasks by id, holds of unique keys. The key queues of
 a kind share one lock, the row of the limit `key:<kind>`. A transaction that makes their tasks ready, or takes them out
 of ready or running, holds this lock. Claims do not hold it: they move tasks from ready to running, which leaves the sum
-of both unchanged. Callers' own transactions do not hold it either. The lock row `key_queues` comes after the limits
-that exist, and before the first limits of key queues. Lists of tasks with unique keys are inserted one after the other;
-their lock comes before all others.
+of both unchanged. Callers' own transactions do not hold it either. The lock row `key_queues` comes after existing
+limits, and before limits of key queues that are being created. The lock row `keys` comes before all others: under it,
+lists of tasks with unique keys are inserted one after the other.
 
 A read without locks determines what to lock. If a task changes between this read and its lock, a missing lock is taken
 late and out of order. If two transactions do so at once, the database rolls one of them back, and the store repeats it.
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class LockTarget(msgspec.Struct, frozen=True):
-    """What a task is bound to: its key queue, its group, and tasks that depend on it."""
+    """The values of a task that decide which rows are locked for it: its key queue, its group, and whether tasks depend
+    on it."""
 
     id: int
     kind: str
@@ -49,8 +50,8 @@ class LockOrder(Locks):
         self._session: Final = session
 
     async def for_outcomes(self, outcomes: Sequence[FencedOutcome]) -> None:
-        """Lock key queues, then the servers whose health may change, then groups, and then the tasks, unless all of
-        them are locked by one statement because they succeed together."""
+        """Lock key queues, then the servers whose health may change, then groups. Also locks the tasks if only some of
+        them succeeded. Otherwise one later statement locks them all."""
         lock_targets = await self._bonds_of_outcomes(outcomes)
         await lock_key_queues(self._session, await self._kinds(lock_targets))
         await self._lock_health(outcomes)
@@ -59,8 +60,8 @@ class LockOrder(Locks):
             await self._session.rows("lock_tasks", [entry.id for entry in outcomes])
 
     async def kinds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> set[str]:
-        """The kinds whose key queues `for_outcomes` will lock, as far as the outcomes and the tasks that depend on
-        theirs show."""
+        """The kinds whose key queues `for_outcomes` will lock, derived from the outcomes and the dependents of their
+        tasks, without reading the tasks."""
         lock_targets = [
             *_bonds_of_children(outcomes),
             *(
@@ -112,8 +113,8 @@ class LockOrder(Locks):
         await self.groups(_groups(lock_targets))
 
     async def _kinds(self, lock_targets: Iterable[LockTarget]) -> set[str]:
-        """The kinds whose key queues to lock: those of tasks with a limit key, and those of tasks that depend on
-        them."""
+        """The kinds whose key queues are to be locked: those of targets with a limit key, and those of tasks that
+        depend on the targets."""
         kinds = {bond.kind for bond in lock_targets if bond.limit_key is not None}
         needed = sorted(bond.id for bond in lock_targets if bond.has_dependents)
         if needed:
@@ -128,8 +129,8 @@ class LockOrder(Locks):
             await self._session.servers.lock_health(servers, failed)
 
     async def _bonds_of_outcomes(self, outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
-        """What the tasks of these outcomes and their children are bound to. Key queues are read from the tasks' rows;
-        the group of a task does not change."""
+        """The lock targets of the tasks of these outcomes, and of their children. Key queues are read from the tasks'
+        rows, because they may have changed; the group of a task does not change."""
         keyed = {outcome.id: outcome for outcome in outcomes if _has_key(outcome)}
         rows = await self._session.typed(LockTarget, "running_lock_targets", list(keyed)) if keyed else []
         return [
@@ -157,7 +158,7 @@ def _bonds_of_children(outcomes: Iterable[FencedOutcome]) -> list[LockTarget]:
 
 
 def _bonds_of_tasks(tasks: Iterable[NewTask], *, is_callers: bool = False) -> list[LockTarget]:
-    """What these new tasks are bound to. In a caller's own transaction, key queues are left out."""
+    """The lock targets of these new tasks. In a caller's own transaction, key queues are left out."""
     return [
         LockTarget(0, task.kind, None if is_callers else task.limit_key, task.group_id)
         for task in tasks
@@ -170,8 +171,8 @@ def _groups(lock_targets: Iterable[LockTarget]) -> set[int]:
 
 
 async def lock_key_queues(transaction: Transaction, kinds: Iterable[str]) -> None:
-    """Lock the key queues of these kinds, and store their limits in the transaction. Kinds that it has locked before
-    are skipped."""
+    """Lock the key queues of these kinds, and note their limits in `transaction.key_queue_limits`. Skips kinds that
+    this transaction has locked already."""
     missing = set(kinds) - transaction.key_queue_limits.keys()
     if not missing:
         return

@@ -26,7 +26,7 @@ TASKS_AT_ONCE: Final = 1000
 
 
 async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """Insert tasks without keys now. Their queues are inserted at the end of the transaction."""
+    """Insert tasks without keys. The rows of their queues are inserted at the end of the transaction."""
     transaction.note_queues(task.queue for task in tasks)
     if not any(map(is_bound, tasks)):
         return await insert_plain(transaction, tasks)
@@ -34,7 +34,7 @@ async def add(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insert
 
 
 async def add_keyed(transaction: Transaction, task: NewTask) -> Insertion | None:
-    """Insert a task with a key. None: a live task holds the key, or a hold of it has not expired."""
+    """Insert a task with a key. Returns None if a live task holds the key, or a hold of it has not expired."""
     inserted = _insertions(await _insert_bound(transaction, [task]))
     if not inserted:
         return None
@@ -51,14 +51,14 @@ async def insert_plain(transaction: Transaction, tasks: Sequence[NewTask]) -> li
 
 
 async def insert_bare(transaction: Transaction, task: NewTask) -> list[Insertion]:
-    """Insert one bare task, whose queue must exist. The most frequent insert: single tasks, with a client that waits
-    for each."""
+    """Insert one bare task, whose queue must exist. This is the most frequent insert: clients enqueue single tasks, and
+    wait for each."""
     task_id = await transaction.value("insert_bare", *GIVEN[Form.BARE].texts(task))
     return [Insertion(task_id, True, State.READY)]
 
 
 async def insert_in_parts(transaction: Transaction, tasks: Sequence[NewTask]) -> list[Insertion]:
-    """`insert_plain` in parts of `TASKS_AT_ONCE` tasks: encoding very many tasks at once would block the event loop."""
+    """Like `insert_plain`, in parts of `TASKS_AT_ONCE` tasks. Encoding more at once would block the event loop."""
     inserted: list[Insertion] = []
     for start in range(0, len(tasks), TASKS_AT_ONCE):
         inserted += await insert_plain(transaction, tasks[start : start + TASKS_AT_ONCE])
@@ -99,7 +99,7 @@ async def _insert_bound(transaction: Transaction, tasks: Sequence[NewTask]) -> l
 
 
 def _rows_of(tasks: Sequence[NewTask], form: Form, first: int = 1) -> tuple[str, list[Any]]:
-    """The source of an insert, and its parameters from `$first` on."""
+    """The source of an insert (`stores.columns.source`), and its parameters. They are numbered from `first` on."""
     arrays = [*_computed_from(tasks), *GIVEN[form].arrays(tasks)]
     # The payloads are an array in any case, because a source without arrays would have no positions.
     payloads = len(COMPUTED_FROM) + GIVEN[form].names.index("payload")

@@ -8,7 +8,7 @@ from synergon.stores.sql_rows.node_rows import NodeRows as SqlNodeRows
 
 
 class NodeRows(SqlNodeRows):
-    """`stores.sql_rows.node_rows` with the leases of the PostgreSQL store."""
+    """Adapts `stores.sql_rows.node_rows` to the leases of the PostgreSQL store."""
 
     __slots__ = ()
 

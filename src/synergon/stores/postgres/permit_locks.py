@@ -54,7 +54,7 @@ async def lock_limits(
     transaction: Transaction, kinds: Collection[KindRequest], covering: Covering, keyed_kinds: Collection[str] = ()
 ) -> SharedLimits:
     """Lock and read the limits and servers whose permits tasks of these kinds need. Also locks the key queues of
-    `keyed_kinds`. Raises `Contention` if other limits cover the servers than the last claim found."""
+    `keyed_kinds`. Raises `Contention` if the servers are covered by a limit that the last claim did not find."""
     providers = frozenset(kind.provider for kind in kinds if kind.provider is not None)
     names = {name for kind in kinds for name in kind.limits} | await _limits_above(transaction, providers, covering)
     rated = {kind.kind for kind in kinds if kind.is_rated or kind.batch_size}

@@ -34,26 +34,27 @@ class Profile:
     name: str
     """The name in `?profile=`, and in the table `meta`."""
     overlay: str | None
-    """A folder of statements that replace the standard ones of the same name. None if there are none."""
+    """A folder of statements that replace standard statements by name. None if there is no such folder."""
     skips_locked: bool
-    """The database has SKIP LOCKED."""
+    """Whether the database has SKIP LOCKED."""
     has_storage_parameters: bool
-    """Tables may have storage parameters, such as a fill factor."""
+    """Whether tables may have storage parameters, such as a fill factor."""
     settings: Mapping[str, str]
     """Session settings of the store's own connections."""
     cleaning: str | None
     """The statement that resets the settings of a connection. None means the driver's own reset."""
     notifies: bool
-    """The database has LISTEN and NOTIFY."""
+    """Whether the database has LISTEN and NOTIFY."""
     contention_pauses: tuple[float, ...]
     """The delays in seconds before each repetition of a transaction after a deadlock or serialization failure."""
     asks_one_number: bool
     """Whether a statement that reads several ready groups reads equally many rows of each."""
     claim: Callable[[Transactions, ClaimRequest], Awaitable[FastClaim]]
     claim_one_kind: Callable[[Transactions, ClaimRequest], Awaitable[Claims]] | None
-    """The claim of one kind by a shorter statement (`claim_fast.claim_one_kind`). None if there is none."""
+    """The claim of one kind by a shorter statement (`claim_fast.claim_one_kind`). None if there is no such
+    statement."""
     changes_several_tables: bool
-    """One statement may change several tables."""
+    """Whether one statement may change several tables."""
     endings: Callable[..., Awaitable[FinalEvents]]
 
     def statements(self, schema: str) -> Mapping[str, str]:

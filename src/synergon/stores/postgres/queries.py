@@ -32,7 +32,8 @@ class ListingReader(task_listing.Reader):
         self._unreadable = unreadable
 
     async def tasks(self, query: TaskQuery, statement: str, values: Sequence[Any]) -> list[Found]:
-        """The tasks that a statement finds. Its last column may be `number`, the position in the order of ends."""
+        """The tasks that a statement finds, with their positions. The last column may be `number`, the position in the
+        order of ends."""
         rows = await self._connection.fetch(statement, *values)
         names = tuple(rows[0].keys()) if rows else ()
         if names[-1:] != ("number",):
@@ -43,7 +44,7 @@ class ListingReader(task_listing.Reader):
         return [Found(Position(numbers[task.id], task.id), task) for task in tasks]
 
     async def positions(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """The rows of a statement: a key and an id each."""
+        """The rows of a statement, each with a key and an id."""
         rows: list[Any] = await self._connection.fetch(statement, *values)
         return rows
 

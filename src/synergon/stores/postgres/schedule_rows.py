@@ -1,4 +1,4 @@
-"""Schedules in the PostgreSQL store: the statement that finds due ones reads the clock, too."""
+"""Schedules in the PostgreSQL store: the statement that finds due schedules also reads the clock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synergon.stores.typed_rows import field_names, read_rows
 
 
 class ScheduleRows(SqlScheduleRows):
-    """`stores.sql_rows.schedule_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.schedule_rows` to the PostgreSQL store."""
 
     __slots__ = ()
     _sql: Transaction
 
     async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """Also reads the clock, which saves a round trip between the moment at which a schedule is due and the start of
-        its task."""
+        """The due schedules. The statement also reads the clock, so that the tasks of the schedules start a round trip
+        earlier."""
         rows = await self._sql.rows("due_schedules", list(declared), limit)
         if not rows:
             return []

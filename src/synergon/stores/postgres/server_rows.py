@@ -11,7 +11,7 @@ from synergon.stores.sql_rows.server_rows import ServerRows as SqlServerRows
 
 
 class ServerRows(SqlServerRows):
-    """`stores.sql_rows.server_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.server_rows` to the PostgreSQL store."""
 
     __slots__ = ()
     _sql: Transaction
@@ -24,8 +24,8 @@ class ServerRows(SqlServerRows):
     async def lock_health(
         self, servers: Collection[ServerName], failed: Collection[ServerName]
     ) -> dict[ServerName, ServerHealth]:
-        """Lock the servers in `failed`, and those of `servers` that are unhealthy, and read their health. The
-        transaction remembers the rows, because the locks are taken before the rule needs the rows."""
+        """Lock the servers in `failed` and the unhealthy ones in `servers`, and read their health. The transaction
+        remembers it, because the rule calls this again after the locks were taken."""
         known = self._sql.server_health
         new = set(servers) - known.keys()
         if new:

@@ -1,5 +1,5 @@
-"""Live tasks and the history in the PostgreSQL store: moves and deletes tasks in one statement, and counts them at the
-end of the transaction, because other transactions wait for those rows."""
+"""Live tasks and the history in the PostgreSQL store: moves and deletes tasks in one statement. Updates the counts of
+final tasks at the end of the transaction, because other transactions wait for their rows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class _PrunedTask(msgspec.Struct, frozen=True):
 
 
 class TaskRows(SqlTaskRows):
-    """`stores.sql_rows.task_rows` for the PostgreSQL store."""
+    """Adapts `stores.sql_rows.task_rows` to the PostgreSQL store."""
 
     __slots__ = ()
     _sql: Transaction
 
     async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
-        """Runs one statement, without a read that locks the rows first."""
+        """Runs one statement, and does not read and lock the rows first. With the distributed profile, it does."""
         transaction = self._sql
         if not transaction.profile.changes_several_tables:
             return await super().succeed(claims, results)

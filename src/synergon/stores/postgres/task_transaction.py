@@ -121,8 +121,7 @@ class PostgresTaskTransaction:
         await self._release()
 
     def explain(self, error: BaseException) -> StoreError | None:
-        """What an error means for the transaction, as `TaskTransaction.explain` says. If a statement fails, the server
-        rolls the transaction back."""
+        """Implements `TaskTransaction.explain`. If a statement fails, the server rolls the transaction back."""
         if self._was_held_too_long:
             return self._held_too_long()
         return RolledBack(f"{self._address.location} could not write: {error}") if _could_not_write(error) else None
@@ -190,7 +189,7 @@ def _could_not_write(error: BaseException) -> bool:
 
 
 class BlockingConnection:
-    """The connection for a task function in a thread: has the calls of asyncpg, without `await`."""
+    """The connection for a task function in a thread. Has the methods of asyncpg, without `await`."""
 
     def __init__(self, connection: PoolConnectionProxy[Any]) -> None:
         self._connection = connection

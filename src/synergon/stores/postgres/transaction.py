@@ -84,7 +84,7 @@ class Transaction(NamedStatements):
         """The shard of the table `tally` to which this engine writes."""
         self._final_counts: FinalCounts = {}
         self.known_queues: Final = known_queues
-        """Queues that have rows."""
+        """Queues whose rows exist."""
         self.new_queues: set[str] = set()
         """Queues whose rows may be missing."""
 
@@ -126,7 +126,7 @@ class Transaction(NamedStatements):
 
     async def run_all(self, name: str, rows: Sequence[Sequence[Any]], /) -> int:
         """Write these rows with the named statement, which has one array for each column. Returns how many rows it
-        changed; in a caller's transaction, whose driver does not say that, the number of rows given."""
+        changed; in a caller's transaction, whose driver does not report this, the number of given rows."""
         columns = map(list, zip(*rows, strict=True))
         if self.is_callers:
             await self.rows(name, *columns)

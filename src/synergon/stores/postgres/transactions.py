@@ -1,4 +1,4 @@
-"""How parts of the PostgreSQL store run their work: in transactions of their own, or in one that is open."""
+"""Runs the work of parts of the PostgreSQL store: in transactions of their own, or in an open transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Transactions(Protocol):
 
 
 class OpenTransaction:
-    """Runs all functions in one transaction, which is open."""
+    """Runs all functions in one transaction that is already open."""
 
     def __init__(self, session: Session) -> None:
         self._session: Final = session

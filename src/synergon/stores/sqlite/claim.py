@@ -44,8 +44,8 @@ async def claim(session: Session, request: ClaimRequest) -> Claims:
 
 
 def _plain(request: ClaimRequest, groups: Sequence[ReadyGroupName]) -> ClaimRequest | None:
-    """The request for the fast path, without kinds that have no ready tasks. None if more than the slots of the node
-    decides."""
+    """Reduce the request to kinds with ready tasks, for the fast path. Returns None if slots alone do not decide which
+    tasks are claimed."""
     if any(requirements for _, _, requirements in groups):
         return None
     kinds = {kind for kind, _, _ in groups}
@@ -70,8 +70,8 @@ def _take_plain(transaction: Transaction, request: ClaimRequest, groups: Sequenc
 
 
 def _order(ranks: dict[str, int]) -> Order:
-    """`node_capacity.claim_order` as a sort key of rows, for kinds that need only slots: priority, rank, turn,
-    age. Only the tasks of a kind that is claimed alone have turns."""
+    """A sort key that puts rows in the order of `node_capacity.claim_order`, for kinds that need only slots: priority,
+    rank, turn, age. Turns of different kinds are never compared, because a kind with turns is claimed alone."""
     if len(set(ranks.values())) == 1:
         return lambda row: (-row[PRIORITY], row[FAIR_TAG], row[0])
     return lambda row: (-row[PRIORITY], ranks[row[KIND]], row[FAIR_TAG], row[0])
@@ -84,7 +84,7 @@ def _merged(lists: Sequence[list[Any]], limit: int, order: Order) -> list[Any]:
 
 
 def _claimed(row: tuple[Any, ...], now: int) -> list[Any]:
-    """The columns of a claim, from a row that was read before it was marked."""
+    """The columns of a claim, from a row that was read before the statement `claim` changed it."""
     *values, protected_until, run_at, _, _ = row
     values[CLAIM_NO] = min(values[CLAIM_NO], LAST_CLAIM_NO - 1) + 1
     values[ATTEMPTS] = min(values[ATTEMPTS], LAST_ATTEMPT - 1) + 1

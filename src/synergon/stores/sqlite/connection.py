@@ -24,12 +24,11 @@ LAST_RETRY_SECONDS: Final = 0.02
 """The pauses between attempts to get a lock grow from FIRST_RETRY_SECONDS to LAST_RETRY_SECONDS."""
 
 CHECKPOINT_PAGES: Final = 8000
-"""After how many pages the log is copied into the file: 32 MiB. The steps of a flow are neighbours in the table, so a
-commit that moves many flows on changes thousands of pages. With the usual 1000, each such commit would copy all of
-them."""
+"""The size of the write-ahead log, in pages, at which SQLite copies it into the file: 32 MiB. A commit that advances
+many flows changes thousands of pages. With SQLite's default of 1000, each such commit would copy all of them."""
 
 OLDEST_SQLITE: Final = (3, 37, 0)
-"""The first one with STRICT tables, which refuse values of a wrong type."""
+"""The first version with STRICT tables, which reject values of a wrong type."""
 
 _TRANSIENT: Final = {
     sqlite3.SQLITE_BUSY: "is locked by another writer",
@@ -60,7 +59,8 @@ def path_of(url: str) -> Path:
 
 
 def slow_seconds_of(url: str) -> float | None:
-    """The value of the parameter `slow`, the only one that a `sqlite:///` URL may have, in seconds. None without it."""
+    """The parameter `slow` of the URL in seconds. None if the URL does not have it. Raises if the URL has other
+    parameters."""
     given = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     slow = given.pop("slow", None)
     if given:
@@ -155,11 +155,12 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def is_undecodable(error: Exception) -> bool:
-    """Whether a row has a text that is not UTF-8. Python's own driver says so, and gives no code."""
+    """Whether the error means that a row has a text that is not UTF-8. Python's driver raises it without an error
+    code."""
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def primary_code(error: Exception) -> int | None:
-    """The result code of SQLite without its extended part. None if the error is not one of SQLite's."""
+    """The result code of SQLite without its extended part. None if the error is not from SQLite."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if code is not None else None

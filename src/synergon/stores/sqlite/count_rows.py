@@ -1,4 +1,4 @@
-"""Numbers of tasks in the SQLite store: finds the oldest ready tasks with one index step for each ready group."""
+"""Counts of tasks in the SQLite store: finds the oldest ready tasks with one index step for each ready group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from synergon.stores.sqlite.transaction import Statements
 
 
 class CountRows(SqlCountRows):
-    """`stores.sql_rows.count_rows` for the SQLite store."""
+    """Adapts `stores.sql_rows.count_rows` to the SQLite store."""
 
     __slots__ = ()
     _sql: Statements

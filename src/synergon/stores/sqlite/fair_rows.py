@@ -29,8 +29,7 @@ class FairRows(port.FairRows):
         return {tenant: classes[tenant[:2]]._replace(largest_live=largest[place]) for place, tenant in enumerate(names)}
 
     def _tags_of_class(self, kind: str, priority: int, paused: Collection[str]) -> FairTags:
-        """The tags of all tenants of a kind and priority. The smallest one of each ready group is that of its first
-        task."""
+        """The tags of a kind and priority, without the largest tag of a tenant. Reads one task of each ready group."""
         smallest: dict[bool, int] = {}
         for queue, requirements in self._transaction.rows("groups_of_kind", kind=kind):
             ((tag,),) = self._transaction.rows("smallest_ready_tag", kind, queue, requirements, priority)

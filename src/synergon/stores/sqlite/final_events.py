@@ -17,8 +17,8 @@ Found = tuple[int, list[tuple[Position, Event]]]
 def read_page(
     transaction: Transaction, position: Position, states: Collection[State], kinds: Collection[str] | None, limit: int
 ) -> Found:
-    """The latest moment that was pruned for these states and kinds, and the events with these states after the
-    position."""
+    """Returns the latest moment that was pruned for these states and kinds, and the next events with these states after
+    `position`, at most `limit`."""
     (pruned,) = transaction.row("pruned", states=as_json(states), kinds=None if kinds is None else as_json(kinds))
     events = [event for state in states for event in transaction.typed(Event, "endings_at", state, *position, limit)]
     if len(events) < limit:
@@ -29,7 +29,7 @@ def read_page(
 
 
 def last_moment(transaction: Transaction) -> int:
-    """The moment of the last transaction. Tasks that end later have later moments."""
+    """The moment of the last transaction that wrote. Tasks that end later have later moments."""
     moment: int = transaction.row("last_moment")[0]
     return moment
 

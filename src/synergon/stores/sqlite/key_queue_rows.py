@@ -1,5 +1,5 @@
-"""Key queues in the SQLite store: passes names of key queues as parameters of their own, and runs the statements that
-take many of them in a few fixed sizes."""
+"""Key queues in the SQLite store: passes kind and limit key of each key queue as two parameters, and pads lists of key
+queues to a few fixed lengths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TEXTS: Final = {
 
 
 class KeyQueueRows(SqlKeyQueueRows):
-    """`stores.sql_rows.key_queue_rows` for the SQLite store."""
+    """Adapts `stores.sql_rows.key_queue_rows` to the SQLite store."""
 
     __slots__ = ()
     _sql: Statements
@@ -58,7 +58,7 @@ class KeyQueueRows(SqlKeyQueueRows):
         return self._sql.transaction.typed_select(row_type, _TEXTS[statement, size], parameters)
 
     async def promote(self, ids: Sequence[int]) -> Sequence[int]:
-        """Move tasks from `waiting` to `ready`. Returns all of them: with one writer, none can have changed. RETURNING
+        """Move tasks from `waiting` to `ready`. Returns all `ids`: with one writer, no task can have changed. RETURNING
         would double the time."""
         self._sql.transaction.run("promote", as_json(ids))
         return ids
@@ -70,7 +70,8 @@ class KeyQueueRows(SqlKeyQueueRows):
         return self._of_names(RateState, "key_queue_rates", names, self._sql.transaction.now)
 
     async def next_batches(self, names: Sequence[KeyQueueName], size: int) -> list[NextBatch]:
-        """Read what each of these key queues has for a batch of this size. Runs one statement for each."""
+        """Count the tasks that each of these key queues has for a batch of `size` tasks. Runs one statement for each
+        key queue."""
         found: list[NextBatch] = []
         for kind, limit_key in names:
             found += self._sql.transaction.typed(NextBatch, "next_batch", kind=kind, limit_key=limit_key, size=size)

@@ -25,7 +25,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class NodeRows(SqlNodeRows):
-    """`stores.sql_rows.node_rows` with the leases of the SQLite store."""
+    """Adapts `stores.sql_rows.node_rows` to the leases of the SQLite store."""
 
     __slots__ = ()
 

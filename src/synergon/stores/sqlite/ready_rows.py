@@ -77,8 +77,8 @@ class ReadyRows(port.ReadyRows):
         self._transaction = transaction
 
     async def groups(self, request: ClaimRequest) -> ClaimableGroups:
-        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands. No
-        groups if the node may not claim."""
+        """Read the lease of the node, and the ready groups of the requested kinds, including those of commands. Returns
+        no groups if the node may not claim."""
         is_cordoned = await self.is_cordoned(request.node_id)
         if is_cordoned is not False:
             return ClaimableGroups(is_cordoned, [])
@@ -107,7 +107,7 @@ class ReadyRows(port.ReadyRows):
         return held, await self.first(request, numbers)
 
     async def first(self, request: ClaimRequest, numbers: Mapping[ReadyGroupName, int]) -> list[ReadyTask]:
-        """The first tasks of each ready group in claim order, at most the given number of each. Runs one statement for
+        """The first tasks of each ready group in claim order, at most the number in `numbers`. Runs one statement for
         each group."""
         found: list[ReadyTask] = []
         for group, number in numbers.items():
@@ -153,7 +153,8 @@ class ReadyRows(port.ReadyRows):
         )
 
     async def reserve(self, request: ClaimRequest, task: ReadyTask) -> bool:
-        """Reserve capacity of the node for a task. False if another live node has reserved capacity for it."""
+        """Reserve capacity of the node for a task. False if another node, live and not cordoned, has reserved capacity
+        for it."""
         reservation = self._transaction.row("reservation", task.id)
         if self._is_reserved_elsewhere(request, *reservation):
             return False
@@ -218,8 +219,7 @@ def ready_groups(
 
 
 def _with_tasks(transaction: Transaction, kinds: Mapping[str, KindRequest]) -> Iterator[KindRequest]:
-    """Those of the kinds that have ready tasks. Jumps from kind to kind in the index, so kinds without tasks cost
-    nothing."""
+    """The kinds that have ready tasks. Jumps from kind to kind in the index, so kinds without tasks cost nothing."""
     names, number = sorted(kinds), 0
     while number < len(names):
         (found,) = transaction.row("next_kind", names[number])

@@ -13,16 +13,17 @@ from synergon.stores.sql_rows.schedule_rows import ScheduleRows as SqlScheduleRo
 
 
 class ScheduleRows(SqlScheduleRows):
-    """`stores.sql_rows.schedule_rows` for the SQLite store."""
+    """Adapts `stores.sql_rows.schedule_rows` to the SQLite store."""
 
     __slots__ = ()
 
     async def next_due(self, declared: Collection[str]) -> int | None:
-        """Reads several rows, because one whose name is not UTF-8 is left out."""
+        """When the next schedule is due. Reads several rows, because rows whose names are not UTF-8 are left out."""
         found = await self._sql.typed(DueSchedule, "next_schedules", list(declared))
         return found[0].due_at if found else None
 
     def _values(self, row: ScheduleRow) -> tuple[Any, ...]:
-        """The definition stays as it is: a firing also writes a row whose definition cannot be read."""
+        """The parameters that write a row. The definition is not decoded: a firing also writes rows whose definition is
+        not UTF-8."""
         *others, past = astuple(row)
         return *others, msgspec.json.encode(past)

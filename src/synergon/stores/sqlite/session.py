@@ -29,7 +29,7 @@ from synergon.stores.sqlite.transaction import Statements, Transaction
 
 
 def _sql(rows_type: Callable[[NamedStatements], Rows]) -> Callable[[Transaction], Rows]:
-    """Primitives of `stores.sql_rows`, with the statements of SQLite."""
+    """Make a constructor of primitives of `stores.sql_rows` that run the statements of SQLite."""
     return lambda transaction: rows_type(Statements(transaction))
 
 
@@ -56,7 +56,7 @@ class Session(Transaction):
     counts: Final = Part[port.CountRows](_sql(CountRows))
 
     is_callers: Final = False
-    """Also in a caller's transaction, which holds the only write lock."""
+    """False also for a caller's transaction: it holds the only write lock, so it needs no other treatment."""
     locks: Final = Locks()
     """These locks do nothing: SQLite has one writer at a time."""
 

@@ -49,7 +49,7 @@ LAST_ID: Final = 2**63 - 1
 
 
 def _reads(work: Callable[Concatenate[Any, Arguments], Result]) -> StoreCall[Arguments, Result]:
-    """The call of the store that runs this function on the reader thread."""
+    """Make a method of the store that runs `work` on the reader thread."""
 
     async def call(store: SqliteStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         return await store._read(partial(work, **named) if named else work, *arguments)  # noqa: SLF001  of this class
@@ -125,8 +125,8 @@ class SqliteStore(BaseStore):
         return self._reader.do(lambda transaction: work(transaction, *arguments))
 
     async def declare(self, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-        """Without a change it takes no write lock: an engine connects with a declaration, perhaps for a caller who has
-        the lock and stores tasks in a transaction of its own."""
+        """Declare limits and providers. Takes no write lock if nothing changes: an engine declares when it connects,
+        perhaps while a caller's own transaction holds the lock."""
         if not await self._query(limit_rules.is_declared, limits, providers):
             await self._transact(limit_rules.declare, limits, providers)
 
@@ -151,7 +151,7 @@ class SqliteStore(BaseStore):
     # ------------------------------------------------------------ insert
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
-        """Does nothing: a caller's transaction holds the write lock of the file, so the insert of a queue's row blocks
+        """Does nothing: a caller's transaction holds the write lock of the file, so inserting the row of a queue blocks
         no further transaction."""
 
     async def insert_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Insertion]:

@@ -33,7 +33,8 @@ class _OldTask(msgspec.Struct, frozen=True):
 
 
 class TaskRows(SqlTaskRows):
-    """`stores.sql_rows.task_rows` for the SQLite store. Needs no locks, because SQLite has one writer at a time."""
+    """Adapts `stores.sql_rows.task_rows` to the SQLite store. Needs no locks, because SQLite has one writer at a
+    time."""
 
     __slots__ = ("_transaction",)
 
@@ -42,7 +43,7 @@ class TaskRows(SqlTaskRows):
         self._sql = Statements(transaction)
 
     async def records(self, ids: Sequence[int]) -> dict[int, TaskRecord]:
-        """Called for every awaited result, so it takes the shortest way."""
+        """Runs the statements directly, because it is called for every awaited result."""
         wanted = {"1": as_json(ids)}
         return {
             record.id: record
@@ -51,7 +52,7 @@ class TaskRows(SqlTaskRows):
         }
 
     async def succeed(self, claims: Mapping[int, int], results: Mapping[int, bytes | None]) -> list[SucceededTask]:
-        """Reads no rows first, because that costs as much as the move."""
+        """Does not read the rows first, because that costs as much as moving them."""
         transaction = self._transaction
         ended = [(task_id, claim_no, _text(results.get(task_id))) for task_id, claim_no in claims.items()]
         tasks = transaction.typed(SucceededTask, "succeed", transaction.now, as_json(ended))
@@ -107,7 +108,7 @@ class TaskRows(SqlTaskRows):
         return len(old)
 
     def _delete_old(self, old: Sequence[_OldTask]) -> None:
-        """Delete final tasks, which are in the order of their ends, with their dependencies."""
+        """Delete the final tasks `old`, which are in the order of their ends, and their dependencies."""
         transaction, ids = self._transaction, as_json(task.id for task in old)
         for (state, kind), moment in {(task.state, task.kind): task.finished_at for task in old}.items():  # the last
             transaction.run("note_pruned", state.value, kind, moment)

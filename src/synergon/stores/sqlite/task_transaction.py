@@ -110,8 +110,7 @@ class SqliteTaskTransaction:
             return verdicts
 
     def explain(self, error: BaseException) -> StoreError | None:
-        """What an error means for the transaction, as `TaskTransaction.explain` says. If SQLite could not write, for
-        any error of the disk, it has undone the transaction."""
+        """Implements `TaskTransaction.explain`. After an error of the disk, SQLite has rolled the transaction back."""
         if self._was_held_too_long:
             return StoreError(self._why_unusable())
         if isinstance(error, sqlite3.Error) and primary_code(error) in _DISK_ERRORS:
@@ -144,8 +143,8 @@ class SqliteTaskTransaction:
         self._on_end()
 
     def _is_rolled_back(self) -> bool:
-        """Roll back, and prevent further writes of the task function. False if the interrupt has stopped the rollback
-        as well, and it must be repeated."""
+        """Roll back, and prevent further writes of the task function. False if the interrupt has also stopped the
+        rollback, which must then be repeated."""
         # A running statement blocks the connection, so it is interrupted. Only if the rollback has to wait:
         # while a cursor is half read, an interrupt stops every other statement, the rollback among them.
         interrupt = threading.Timer(INTERRUPT_SECONDS, self._interrupt)

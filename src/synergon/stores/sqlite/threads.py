@@ -151,8 +151,8 @@ class DatabaseThread:
             self._fail([job], error)
 
     def _escapes_text_from_now_on(self, error: Exception) -> bool:
-        """Whether a statement failed because a text in its rows is not UTF-8, and can now be repeated. From now on the
-        connection escapes such texts, which makes the reading of every text slower."""
+        """If a statement failed because a text in its rows is not UTF-8, make the connection escape such texts, and
+        return True: the statement can be repeated. Not done before, because it makes reading every text slower."""
         if not is_undecodable(error) or self.connection.text_factory is escaped_text:
             return False
         self.connection.text_factory = escaped_text
@@ -261,8 +261,8 @@ class Writer(DatabaseThread):
                 self._fail([job], error)
 
     def _fail_or_requeue(self, jobs: list[_Job[Any]], error: Exception) -> None:
-        """Put jobs that failed for lack of a lock back at the front of the queue. Fail those that have waited too long,
-        and all jobs after another error."""
+        """Put jobs that failed for lack of a lock back at the front of the queue. Fail jobs that have waited too long.
+        After any other error, fail all jobs."""
         is_lock = primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         too_late = time.monotonic() - CALL_SECONDS
         failed = [job for job in jobs if not is_lock or job.asked_at < too_late or self._is_closing]

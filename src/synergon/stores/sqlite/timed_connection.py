@@ -19,7 +19,7 @@ class TimedCursor(sqlite3.Cursor):
     _spent = 0.0
 
     def execute(self, sql: str, parameters: Any = (), /) -> TimedCursor:
-        """Run a statement, to its first row."""
+        """Run a statement up to its first row."""
         self._sql, self._spent = sql, 0.0
         self._measure(super().execute, sql, parameters)
         return self
@@ -55,8 +55,8 @@ class TimedConnection(sqlite3.Connection):
     """A connection whose cursors measure their statements."""
 
     slow: SlowStatements | None = None
-    """What the durations are reported to."""
+    """Receives the durations. None if statements are not measured."""
 
     def cursor(self, factory: Any = TimedCursor) -> Any:
-        """A cursor that measures, as soon as `slow` is set."""
+        """A cursor. It measures its statements if `slow` is set."""
         return super().cursor(factory if self.slow is not None else sqlite3.Cursor)

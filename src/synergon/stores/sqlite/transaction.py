@@ -32,7 +32,7 @@ OVER: Final = -1
 
 
 DIGITS: Final = 19
-"""As many as the greatest id has."""
+"""The number of digits of the greatest id."""
 
 
 def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
@@ -54,16 +54,15 @@ def _inserts(form: Form) -> tuple[int, tuple[tuple[int, str], ...]]:
 _INSERTS: Final = tuple(map(_inserts, Form))
 
 _columns: Final[dict[str, tuple[str, ...]]] = {}
-"""The columns of statements, which are slow to read from a cursor."""
+"""The column names of each statement, cached because reading them from a cursor is slow."""
 
 
 class IssuedIds:
-    """The greatest id that a caller's own transaction has got, in a small file beside the database.
+    """Stores the greatest id assigned in a caller's own transaction, in a small file beside the database.
 
-    A caller that rolls back undoes the sequence in the database, too, and the ids that it was told would be assigned to
-    other tasks. This file remembers them: every process reads and writes it while it holds the write lock of the
-    database. It is not synced to the disk, so a power failure may lose the ids of transactions that were rolled back
-    just before.
+    If a caller rolls back, the database forgets the ids that the caller has got, and would assign them to other tasks.
+    The file prevents this. Every process reads and writes it while it holds the write lock of the database. The file is
+    not synced to the disk, so a power failure may lose the ids of transactions that were rolled back just before.
     """
 
     def __init__(self, database: Path) -> None:
@@ -71,7 +70,7 @@ class IssuedIds:
         self._path = self._database.with_name(f"{self._database.name}-ids")
 
     def last(self) -> int:
-        """The greatest id; 0 if no caller's transaction has got one."""
+        """The stored id. 0 if none is stored."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -136,7 +135,7 @@ class Transaction:
         self.unreadable: Final = unreadable or UnreadableRows()
         self._connection = connection
         self._issued: IssuedIds | None = issued
-        """None as soon as it was read."""
+        """None after the first id was assigned."""
         self._cursor = connection.cursor()
         self._cursor.row_factory = None  # the caller's connection may have a row factory
         self._changes = connection.total_changes
@@ -164,7 +163,7 @@ class Transaction:
         return self._connection.total_changes + self._pending
 
     def next_id(self) -> int:
-        """A new id, greater than all before, those of transactions that were rolled back among them."""
+        """A new id, greater than all earlier ones, including ids of callers' transactions that were rolled back."""
         if self._issued is not None:
             _ = self.now
             self._last_id = max(self._last_id, self._issued.last())
@@ -186,8 +185,8 @@ class Transaction:
             self._cursor.execute(SQL["advance"], (self._now, self._last_id, self._steady, BOOT_ID))
 
     def close(self) -> None:
-        """Reset the last statement, which is in progress if reading its rows failed. Until then no transaction of the
-        connection can be committed."""
+        """Reset the last statement. If reading its rows failed, it is still in progress, and the connection cannot
+        commit."""
         self._cursor.close()
 
     def _insert_tasks(self) -> None:
@@ -311,12 +310,13 @@ def numbered(parameters: Sequence[Any]) -> dict[str, Any]:
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row in which text that is not UTF-8 is ordinary text, which equals no text in the database."""
+    """The row with each `BadText` as a plain `str`, which equals no text in the database."""
     return tuple(str(value) if isinstance(value, BadText) else value for value in row)
 
 
 def escaped_text(stored: bytes) -> str:
-    """The text factory of a connection that has met a text that is not UTF-8. SQLite stores any bytes as text."""
+    """Decode a stored text. Text that is not UTF-8 becomes a `BadText`, because SQLite stores any bytes as text. The
+    text factory of connections that have read such a text."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -331,7 +331,7 @@ def steady_now() -> int:
 def lease_remaining(leased_until: int, lease: int, boot_id: str) -> int:
     """Microseconds until a lease ends. Zero or negative if it has ended."""
     left = leased_until - steady_now()
-    # More than a whole lease is left only if the clock began anew: where a boot has no id, this is how it shows.
+    # More than a whole lease is left only after a reboot, which restarts the clock. Not every host has a boot id.
     return left if boot_id == BOOT_ID and left <= lease else OVER
 
 

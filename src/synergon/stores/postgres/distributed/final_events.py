@@ -50,7 +50,7 @@ class ClockFinalEvents:
         self._stretch = timedelta(seconds=stretch_seconds)
         self._position: tuple[datetime, int] = (EPOCH, 0)
         self._given: dict[tuple[int, datetime], None] = {}
-        """The events of the last stretch of time that were returned."""
+        """The events that were returned, by id and moment. Events older than two stretches are removed."""
         self._floor = Floor(None)
         self._full_read_at = float("-inf")
 

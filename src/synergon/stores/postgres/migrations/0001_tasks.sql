@@ -1,9 +1,9 @@
--- The tables of both profiles. A section between `-- {standard` or `-- {distributed` and `-- }` is only for that profile,
--- and a distributed database gets no storage parameters (`profile.Profile.scripts`). `ASC` makes an index sorted where
--- the default is a hash. Every statement can be repeated, because some distributed databases do not roll back a script
--- that was interrupted.
+-- The tables of both profiles. A section between `-- {standard` or `-- {distributed` and `-- }` is only for that
+-- profile, and a distributed database gets no storage parameters (`profile.Profile.scripts`). `ASC` makes an index
+-- sorted where the default is a hash. Every statement can be repeated, because some distributed databases do not roll
+-- back a script that was interrupted.
 
--- Moments are those that every client can read; lists have no NULL and one dimension.
+-- The checks admit only moments that every client can read, and only lists with one dimension and without NULL.
 
 -- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE IF NOT EXISTS {schema}.task (
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     group_id         bigint, -- the group that it belongs to
     parent_id        bigint, -- the task that has created it
     is_dependent     boolean     NOT NULL DEFAULT false, -- waits for tasks that it needs
-    has_dependencies boolean     NOT NULL DEFAULT false, -- open or not
-    has_dependents   boolean     NOT NULL DEFAULT false, -- its end concerns other tasks
+    has_dependencies boolean     NOT NULL DEFAULT false, -- whether they are open or not
+    has_dependents   boolean     NOT NULL DEFAULT false, -- other tasks may depend on it
     batch_id         bigint, -- the leader of the batch in which it runs
     is_command       boolean     NOT NULL DEFAULT false,
     target           text,   -- the only server that may run it
@@ -57,10 +57,10 @@ CREATE TABLE IF NOT EXISTS {schema}.task (
     keep_for         bigint CHECK (keep_for BETWEEN 0 AND 3162240000000000), -- how many microseconds it remains in the history
     progress         text,
     errors           text,
-    ended_attempts   text, -- attempts that ended otherwise than by the success
+    ended_attempts   text, -- ended attempts, except the successful one
     origin           text, -- the engine that waits for its result
     -- {distributed
-    -- Spreads inserts over several ranges. It has no meaning: claims merge the first tasks of all shards.
+    -- Spreads inserts over several ranges. The value has no meaning: claims merge the first tasks of all shards.
     shard            integer     NOT NULL DEFAULT floor(random() * 8)::integer,
     -- }
     CHECK ((state = 'running') = (node_id IS NOT NULL)),
@@ -86,8 +86,8 @@ CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (kind, queue, requirement
 -- {distributed
 CREATE INDEX IF NOT EXISTS task_ready ON {schema}.task (shard, kind, queue, requirements, priority DESC, fair_tag, id) WHERE state = 'ready';
 -- }
--- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the third
--- the oldest tasks of a kind whose tenants take turns.
+-- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the
+-- third the oldest tasks of a kind whose tenants take turns.
 CREATE INDEX IF NOT EXISTS task_tenant ON {schema}.task (kind ASC, fair_key, priority, fair_tag) WHERE fair_tag > 0;
 CREATE INDEX IF NOT EXISTS task_started ON {schema}.task (kind ASC, priority, fair_tag) WHERE fair_tag > 0 AND state <> 'ready';
 CREATE INDEX IF NOT EXISTS task_oldest ON {schema}.task (kind ASC, queue, requirements, priority, id)
@@ -102,7 +102,7 @@ CREATE INDEX IF NOT EXISTS task_key_queue ON {schema}.task (kind ASC, limit_key 
     WHERE limit_key IS NOT NULL AND NOT is_dependent;
 CREATE INDEX IF NOT EXISTS task_deferred ON {schema}.task (kind ASC, limit_key ASC, run_at)
     WHERE limit_key IS NOT NULL AND state || '' = 'scheduled';
--- The permits of running tasks. No two tasks have the same slot of a server.
+-- The permits of running tasks. A slot of a server belongs to at most one task.
 CREATE INDEX IF NOT EXISTS task_holding ON {schema}.task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS task_server_slot ON {schema}.task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_command ON {schema}.task (kind ASC, target, id) WHERE is_command AND state || '' = 'ready';
@@ -168,8 +168,8 @@ CREATE TABLE IF NOT EXISTS {schema}.history (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
 -- {standard
 -- Nearly all tasks succeed, and each index makes that slower. So successes have one index, in the order of their ends,
--- which also serves to find the oldest. A success has no reason; the condition `reason IS NULL` keeps the planner from
--- using the index for other states.
+-- which also finds the oldest. A success has no reason; the condition `reason IS NULL` keeps the planner from using the
+-- index for other states.
 CREATE INDEX IF NOT EXISTS history_success ON {schema}.history (ended_in, id) WHERE reason IS NULL;
 CREATE INDEX IF NOT EXISTS history_ending ON {schema}.history (ended_in, id) WHERE reason IS NOT NULL;
 CREATE INDEX IF NOT EXISTS history_age ON {schema}.history (state, finished_at) WHERE state <> 'succeeded';
@@ -182,8 +182,8 @@ CREATE INDEX IF NOT EXISTS history_kept ON {schema}.history (keep_for ASC, finis
 CREATE INDEX IF NOT EXISTS history_member ON {schema}.history (group_id, state) WHERE group_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS history_parent ON {schema}.history (parent_id) WHERE parent_id IS NOT NULL;
 
--- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last declaration of a
--- worker as JSON; declaring the same again changes nothing.
+-- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last
+-- declaration of a worker as JSON; an equal declaration changes nothing.
 CREATE TABLE IF NOT EXISTS {schema}.retention (
     one         integer PRIMARY KEY CHECK (one = 1),
     succeeded   bigint  CHECK (succeeded BETWEEN 0 AND 3162240000000000),
@@ -227,8 +227,8 @@ CREATE TABLE IF NOT EXISTS {schema}.tally (
     PRIMARY KEY (queue, kind, state, shard)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
 
--- One row: the numbers of live tasks when they were counted last, as JSON: queue, kind, state, number. Used only if there
--- are many live tasks. The moment is in microseconds since 1970.
+-- One row: the numbers of live tasks when they were counted last, as JSON: queue, kind, state, number. Used only if
+-- there are many live tasks. The moment is in microseconds since 1970.
 CREATE TABLE IF NOT EXISTS {schema}.live_count (
     one        smallint PRIMARY KEY CHECK (one = 1),
     counted_at bigint   NOT NULL,
@@ -275,16 +275,16 @@ CREATE TABLE IF NOT EXISTS {schema}.task_limit (
     starts   bigint  CHECK (starts > 0),
     burst    bigint  CHECK (burst > 0),
     by_units boolean,
-    next_at  bigint, -- as in `rate`, for a limit that is not one of key queues
+    next_at  bigint, -- as in `rate`; limits of key queues do not use it
     batch_size bigint CHECK (batch_size > 0),
     batch_wait bigint CHECK (batch_wait >= 0),
-    locked   boolean, -- never read or set: with the right to update it a role may lock the row, and change nothing
+    locked   boolean, -- never read or set: a role with the right to update only this column may lock the row
     CHECK ((per IS NULL) = (burst IS NULL) AND (per IS NULL) = (starts IS NULL)),
     CHECK ((batch_size IS NULL) = (batch_wait IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 
 -- Rates of key queues: `next_at` is the moment from which the next start is within the rate, in microseconds since
--- 1970. A moment in the past means the same as no row.
+-- 1970. A row with a moment in the past has no effect.
 CREATE TABLE IF NOT EXISTS {schema}.rate (
     kind      text   NOT NULL,
     limit_key text   NOT NULL,
@@ -293,7 +293,7 @@ CREATE TABLE IF NOT EXISTS {schema}.rate (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 CREATE INDEX IF NOT EXISTS rate_age ON {schema}.rate (next_at ASC);
 
--- Alarms: when the next batch of a key queue is due, although it is not complete.
+-- Alarms: when the next batch of a key queue is due, even if it is not complete.
 CREATE TABLE IF NOT EXISTS {schema}.batch_alarm (
     kind      text        NOT NULL,
     limit_key text        NOT NULL,
@@ -302,8 +302,8 @@ CREATE TABLE IF NOT EXISTS {schema}.batch_alarm (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 CREATE INDEX IF NOT EXISTS batch_alarm_due ON {schema}.batch_alarm (due_at ASC);
 
--- Holds of unique keys: the key stays taken until the moment, also if the task has ended or was pruned. A moment in the
--- past means the same as no row.
+-- Holds of unique keys: the key stays taken until the moment, also if the task has ended or was pruned. A row with a
+-- moment in the past has no effect.
 CREATE TABLE IF NOT EXISTS {schema}.key_hold (
     kind    text        NOT NULL,
     key     text        NOT NULL,
@@ -351,8 +351,9 @@ CREATE TABLE IF NOT EXISTS {schema}.task_group (
 CREATE INDEX IF NOT EXISTS task_group_age ON {schema}.task_group (state ASC, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_group_flow ON {schema}.task_group (id ASC) WHERE is_flow;
 
--- Dependencies between tasks. A task with an open one (`ended_as` is NULL) waits. The index of all dependencies of a
--- task is on an expression, so that the planner cannot use it to look for an open one: that would read all of them.
+-- Dependencies between tasks. A task with an open dependency (`ended_as` is NULL) waits. The index of all dependencies
+-- of a task is on an expression, so that the planner cannot use it to look for an open dependency: that would read all
+-- of them.
 CREATE TABLE IF NOT EXISTS {schema}.dependency (
     task_id  bigint  NOT NULL, -- the dependent
     needs_id bigint  NOT NULL,
@@ -365,12 +366,12 @@ CREATE TABLE IF NOT EXISTS {schema}.dependency (
 CREATE INDEX IF NOT EXISTS dependency_of ON {schema}.dependency ((task_id + 0) ASC);
 CREATE INDEX IF NOT EXISTS dependency_open ON {schema}.dependency (task_id ASC) WHERE ended_as IS NULL;
 
--- Schedules. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is that moment
--- with its jitter. Without them the schedule has ended. Moments are in microseconds since 1970.
+-- Schedules. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is that
+-- moment with its jitter. If both are NULL, the schedule has ended. Moments are in microseconds since 1970.
 CREATE TABLE IF NOT EXISTS {schema}.schedule (
     name          text    PRIMARY KEY,
     definition    text    NOT NULL, -- what to insert and when, as JSON
-    is_declared   boolean NOT NULL, -- in code
+    is_declared   boolean NOT NULL, -- whether code declares it
     anchor        bigint  NOT NULL, -- where the grid of an interval starts
     created_at    bigint  NOT NULL,
     next_at       bigint,
@@ -383,14 +384,15 @@ CREATE TABLE IF NOT EXISTS {schema}.schedule (
     skipped       bigint  NOT NULL CHECK (skipped >= 0),
     skips_in_row  bigint  NOT NULL CHECK (skips_in_row >= 0),
     skipped_since bigint,
-    reason        text,   -- why the last occurrence that inserted nothing did so
+    reason        text,   -- the latest reason why an occurrence inserted no task
     reason_at     bigint,
     past          text    NOT NULL, -- the latest occurrences, as JSON
     CHECK ((next_at IS NULL) = (due_at IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 200);
 CREATE INDEX IF NOT EXISTS schedule_due ON {schema}.schedule (due_at ASC, name) WHERE due_at IS NOT NULL;
 
--- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
+-- The audit of operator actions. `node_id` is the node that carries out the action. If it is NULL, the store has
+-- carried it out.
 CREATE TABLE IF NOT EXISTS {schema}.audit_log (
     id         bigint      GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
     verb       text        NOT NULL,
@@ -407,9 +409,9 @@ CREATE TABLE IF NOT EXISTS {schema}.audit_log (
 );
 CREATE INDEX IF NOT EXISTS audit_log_open ON {schema}.audit_log (node_id, id) WHERE done_at IS NULL;
 
--- Rows that transactions lock. `keys`: a transaction that inserts several tasks with keys, because two lists with common
--- keys in different order would deadlock. `key_queues`: exclusively a transaction that creates a limit of key queues,
--- shared a transaction that finds none. `statistics`: a transaction that merges rows of statistics.
+-- Rows that exist only to be locked. Inserting several tasks with keys locks `keys`, because two lists with common keys
+-- in different order would deadlock. Creating a limit of key queues locks `key_queues` exclusively; finding no such
+-- limit takes a shared lock on it. Merging rows of statistics locks `statistics`.
 CREATE TABLE IF NOT EXISTS {schema}.lock_row (
     name   text PRIMARY KEY,
     locked boolean -- as in `task_limit`

@@ -1,6 +1,5 @@
--- Reads everything, as a viewer does. Cancels, retries, deletes and moves tasks, pauses queues, changes limits and
--- servers and schedules, and instructs nodes; the audit records it. Runs no task, and changes none of the rows of nodes but their
--- cordon.
+-- Reads everything, as a viewer does. Cancels, retries, deletes and moves tasks, pauses queues, changes limits, servers
+-- and schedules, and instructs nodes; the audit records this. Runs no task, and changes only the cordon of nodes.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.meta, {schema}.task, {schema}.history, {schema}.pruned, {schema}.tally, {schema}.live_count, {schema}.queue,
     {schema}.node, {schema}.past_node, {schema}.task_limit, {schema}.rate, {schema}.batch_alarm, {schema}.provider, {schema}.server, {schema}.task_group,
@@ -23,6 +22,6 @@ GRANT INSERT, UPDATE (done_at, outcome) ON {schema}.audit_log TO {role};
 GRANT INSERT, UPDATE (numbers) ON {schema}.statistics TO {role};
 GRANT SELECT, INSERT, UPDATE ON {schema}.retention TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.schedule, {schema}.key_hold TO {role};
--- To lock a row takes the right to update one of its columns; no statement reads these.
+-- Locking a row requires the right to update one of its columns. No statement reads these columns.
 GRANT UPDATE (locked) ON {schema}.lock_row, {schema}.provider TO {role};
 GRANT UPDATE (overdue, meta) ON {schema}.history TO {role};

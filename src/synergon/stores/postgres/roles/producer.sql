@@ -1,6 +1,6 @@
--- Enqueues tasks, groups and flows, and sends hints about them. Reads neither arguments nor results of tasks, and of the
--- history only the states of tasks; changes no task but its time, turn and state, where a key queue or a dependency demands
--- it.
+-- Enqueues tasks, groups and flows, and sends hints about them. Reads neither arguments nor results of tasks, and of
+-- final tasks only the states. Changes tasks only as key queues, tenants and dependencies require: due time, turn and
+-- state.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.meta, {schema}.node, {schema}.task_limit, {schema}.rate, {schema}.provider, {schema}.server,
     {schema}.queue, {schema}.lock_row TO {role};
@@ -12,10 +12,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.batch_alarm TO {role};
 GRANT SELECT, INSERT, UPDATE ON {schema}.key_hold TO {role};
 -- A producer writes how many tasks it has enqueued, and reads no statistics.
 GRANT INSERT, UPDATE (numbers), SELECT (span, at, kind, queue, source) ON {schema}.statistics TO {role};
--- Key queues and dependencies move tasks, tenants get their turns, and the row of a key is locked.
+-- Key queues and dependencies move tasks, tenants get turns, and the row of the task that holds a unique key is locked.
 GRANT UPDATE (state, run_at, is_dependent, has_dependents, fair_tag, reserved_by, reserved_until) ON {schema}.task TO {role};
 GRANT SELECT, INSERT (name, created_at, is_flow), UPDATE (ended_at, then_id, state) ON {schema}.task_group TO {role};
 GRANT SELECT (id, state, group_id) ON {schema}.history TO {role};
 GRANT SELECT, INSERT, DELETE ON {schema}.dependency TO {role};
--- To lock a row takes the right to update one of its columns; no statement reads this one.
+-- Locking a row requires the right to update one of its columns. No statement reads this column.
 GRANT UPDATE (locked) ON {schema}.lock_row, {schema}.task_limit TO {role};

@@ -1,5 +1,5 @@
--- Runs tasks: claims, ends, retries and prunes them, and declares the limits, servers and schedules of its code. Pauses no queue,
--- takes no operator action, and replaces no secret.
+-- Runs tasks: claims, ends, retries and prunes them, and declares the limits, servers and schedules of its code. Pauses
+-- no queue, takes no operator action, and replaces no secret.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.meta TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.task, {schema}.history, {schema}.node, {schema}.past_node, {schema}.rate, {schema}.batch_alarm,

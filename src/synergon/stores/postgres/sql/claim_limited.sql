@@ -193,9 +193,9 @@ SELECT DISTINCT ready_group.requirements FROM ready_group JOIN {schema}.queue ON
 WHERE ready_group.requirements IS NOT NULL AND queue.paused_at IS NULL AND ($2::text[] IS NULL OR queue.name = ANY ($2))
 
 -- name: first_in_ready_groups
--- The first ready tasks of a kind with some requirements that come after priority $4, tag $5 and id $6 in claim order, in
--- queues that are not paused. Two selects, because the index is in descending order of priority and in ascending order
--- of tag and id.
+-- The first ready tasks of a kind with one of the requirements in $2, after priority $4, tag $5 and id $6 in claim
+-- order, in queues that are not paused. Two selects, because the index is in descending order of priority and in
+-- ascending order of tag and id.
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM {schema}.task
 WHERE id = ANY (ARRAY(
@@ -268,7 +268,8 @@ SELECT count(*) FROM (
 ) AS before
 
 -- name: ahead_dependent
--- How many of the tasks that wait for dependencies precede a position. No index has them in order; this is rarely called.
+-- How many of the tasks that wait for dependencies precede a position. Reads them without an ordered index, because the
+-- statement is rarely used.
 SELECT count(*) FROM (
     SELECT 1 FROM {schema}.task
     WHERE is_dependent AND kind = $1 AND limit_key IS NOT DISTINCT FROM $2

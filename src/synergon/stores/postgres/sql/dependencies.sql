@@ -3,7 +3,7 @@ INSERT INTO {schema}.dependency ({DependencyRow})
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::integer[], $5::text[], $6::text[])
 
 -- name: lock_needed
--- Locked, so that none of them ends before the tasks that depend on it are stored.
+-- Locks the needed tasks, so that none of them ends before its dependents are stored.
 SELECT id, state FROM {schema}.task WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: needed_live_state
@@ -13,7 +13,7 @@ SELECT id, state FROM {schema}.task WHERE id = ANY ($1)
 SELECT id, state FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: needed_tasks
--- One statement, so that it sees a task that ends meanwhile in one of the two tables.
+-- A single statement, so that a task that ends meanwhile is found in one of the two tables.
 SELECT task_id, needs_id, position, item, ended_as, coalesce(history.kind, live.kind) AS kind,
     coalesce(history.state, live.state) AS state, history.reason,
     CASE WHEN sum(octet_length(history.result)) OVER (PARTITION BY task_id) <= $2::bigint THEN history.result END AS result
@@ -35,7 +35,7 @@ SELECT {DependencyRow} FROM {schema}.dependency WHERE task_id + 0 = ANY ($1)
 ORDER BY task_id, position, item NULLS FIRST
 
 -- name: open_dependents
--- `coalesce`, here and below: the planner must not read the index of all open dependencies.
+-- Here and below, `coalesce` keeps the planner from reading the index of all open dependencies.
 SELECT {DependencyRow} FROM {schema}.dependency WHERE needs_id = ANY ($1) AND coalesce(ended_as, 'open') = 'open'
 
 -- name: lock_dependents
@@ -53,8 +53,8 @@ SELECT DISTINCT task.kind FROM {schema}.dependency JOIN {schema}.task ON task.id
 WHERE needs_id = ANY ($1) AND coalesce(ended_as, 'open') = 'open' AND limit_key IS NOT NULL
 
 -- name: doomed
--- The tasks that are cancelled with these, step by step. OFFSET 0, here and below, keeps the planner from joining with
--- the whole table at each step.
+-- These tasks, and all tasks that are cancelled with them, directly or through others. OFFSET 0, here and below, keeps
+-- the planner from joining with the whole table at each step.
 WITH RECURSIVE doomed (id) AS (
     SELECT unnest($1::bigint[])
     UNION
@@ -66,7 +66,7 @@ WITH RECURSIVE doomed (id) AS (
 SELECT id FROM doomed
 
 -- name: cancelled_with
--- The tasks that were cancelled because of these, step by step.
+-- These tasks, and all tasks that were cancelled because of them, directly or through others.
 WITH RECURSIVE found (id) AS (
     SELECT unnest($1::bigint[])
     UNION
@@ -89,7 +89,7 @@ WHERE dependency.needs_id = reopened.needs_id AND dependency.task_id = reopened.
 
 -- name: release_dependents
 -- The caller holds the locks of these tasks: without them, two transactions that end the last two dependencies of a
--- task would each see the other one open.
+-- task would each see the other dependency open.
 UPDATE {schema}.task
 SET is_dependent = false,
     state = CASE

@@ -1,8 +1,8 @@
 -- name: fair_tags
 -- For each of these kinds ($1), priorities ($2) and tenants ($3): the smallest tag of the ready tasks of the kind and
--- priority, in queues that are not paused and in paused ones, the largest tag of its tasks that have started, and the
--- largest tag of the tenant's live tasks. Reads the first task of each ready group, one task of each kind and priority, and
--- one task of each tenant. Locks nothing.
+-- priority, in queues that are not paused and in paused queues; the largest tag of the live tasks of the kind and
+-- priority that are not ready; and the largest tag of the tenant's live tasks. Reads the first task of each ready
+-- group, one task of each kind and priority, and one task of each tenant. Locks nothing.
 WITH RECURSIVE asked AS MATERIALIZED (
     SELECT kind, priority, fair_key FROM unnest($1::text[], $2::bigint[], $3::text[]) AS tenant (kind, priority, fair_key)
 ),

@@ -51,6 +51,6 @@ INSERT INTO {schema}.pruned (state, kind, number) SELECT * FROM unnest($1::text[
 ON CONFLICT (state, kind) DO UPDATE SET number = greatest(pruned.number, excluded.number)
 
 -- name: pruned
--- A transaction in the future cannot have been pruned: no reader would get any event.
+-- Ignores transaction numbers in the future: with such a number, no reader would get any event.
 SELECT coalesce(max(number), 0) FROM {schema}.pruned
 WHERE number <= pg_snapshot_xmax(pg_current_snapshot())::text::bigint AND state = ANY ($1) AND ($2::text[] IS NULL OR kind = ANY ($2::text[]))

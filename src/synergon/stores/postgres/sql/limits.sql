@@ -2,7 +2,7 @@
 SELECT name, declared FROM {schema}.task_limit WHERE name = ANY ($1)
 
 -- name: declare_limit
--- If two transactions store one declaration at once, only the first changes the row.
+-- If two transactions store equal declarations at once, only the first changes the row.
 INSERT INTO {schema}.task_limit (name, declared, value, per, starts, burst, by_units, batch_size, batch_wait)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (name) DO UPDATE
@@ -15,7 +15,7 @@ WHERE task_limit.declared <> excluded.declared
 UPDATE {schema}.task_limit SET value = $2 WHERE name = $1 AND batch_size IS NULL
 
 -- name: set_rate
--- A start that the old rate permits much later is permitted at $6.
+-- If the old rate permits the next start only after $6, the start is permitted at $6.
 UPDATE {schema}.task_limit
 SET per = $2, starts = $3, burst = $4, by_units = $5,
     next_at = CASE WHEN next_at > $6::bigint THEN $6 ELSE next_at END

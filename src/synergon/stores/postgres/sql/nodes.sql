@@ -17,15 +17,15 @@ WHERE id = $1
 DELETE FROM {schema}.node WHERE id = $1
 
 -- name: nodes
--- By the clock at this moment: a renewal may commit between the start of this transaction and its snapshot, and its
--- lease would be longer than a lease can be.
+-- Uses the current time, not that of the transaction: a renewal may commit between the start of this transaction and
+-- its snapshot, and more than a whole lease would remain.
 SELECT id, name, process, kinds, queues, concurrency, version, address, registered_at, cordoned_at,
     published, extract(epoch FROM leased_until - clock_timestamp())::float8 AS lease_remaining,
     extract(epoch FROM clock_timestamp() - published_at)::float8 AS published_ago
 FROM {schema}.node ORDER BY registered_at, id
 
 -- name: node_names
--- Also of nodes that are gone.
+-- Includes nodes that are gone.
 SELECT id, name, process FROM {schema}.node WHERE id = ANY ($1)
 UNION ALL
 SELECT id, name, process FROM {schema}.past_node WHERE id = ANY ($1)
@@ -66,7 +66,7 @@ WHERE state = 'running' AND (
 ORDER BY id LIMIT $2
 
 -- name: lock_dead
--- Locked, so that none of them renews its lease before its tasks are taken.
+-- Locks the dead nodes, so that none of them renews its lease before its tasks are taken.
 SELECT id FROM {schema}.node WHERE leased_until <= now() OR id = ANY ($1) ORDER BY id FOR UPDATE
 
 -- name: delete_idle_nodes

@@ -12,7 +12,7 @@ id, queue, kind, state, has_dependencies, CASE
 END AS ended_no
 
 -- part: unneeded
--- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept.
+-- The tasks of a group or a flow are pruned together. A task that a live task depends on is kept.
 group_id IS NULL AND NOT EXISTS (
     SELECT 1 FROM {schema}.dependency JOIN {schema}.task ON task.id = dependency.task_id
     WHERE dependency.needs_id = history.id
@@ -98,8 +98,8 @@ ON CONFLICT (one) DO UPDATE SET counted_at = excluded.counted_at, numbers = excl
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by FROM {schema}.task
 
 -- name: recent_records
--- Followed by conditions. The newest live tasks before $1: a planner whose statistics are older than a backlog would sort
--- all tasks of a state that has an index of its own.
+-- The newest live tasks with ids below $1. The code appends the conditions. Reads at most 1000 tasks: a planner whose
+-- statistics are older than a backlog would sort all tasks of a state that has an index of its own.
 SELECT {live_record}, CASE WHEN reserved_until > now() THEN reserved_by END AS reserved_by
 FROM (SELECT * FROM {schema}.task WHERE id < $1::bigint ORDER BY id DESC LIMIT 1000) AS task
 
@@ -112,7 +112,7 @@ SELECT {final_record} FROM {schema}.history
 SELECT {final_record}, ended_in::text::bigint AS number FROM {schema}.history
 
 -- name: live_positions
--- The code names the key and appends the conditions.
+-- The code replaces the placeholder of the key, and appends the conditions.
 SELECT {key} AS key, id FROM {schema}.task
 
 -- name: final_positions
@@ -126,7 +126,7 @@ FROM {schema}.task WHERE id = ANY ($1)
 SELECT {final_record} FROM {schema}.history WHERE id = ANY ($1)
 
 -- name: keeps
--- The different values, each found by one step in the index.
+-- The distinct values of `keep_for`, each found by one step in the index.
 WITH RECURSIVE found AS (
     SELECT min(keep_for) AS keep_for FROM {schema}.history WHERE keep_for IS NOT NULL
     UNION ALL
@@ -145,8 +145,8 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 RETURNING {pruned}
 
 -- name: oldest_ready
--- A loose index scan, which jumps from one ready group to the next; of each, the next task with the highest priority and
--- the next one with the lowest.
+-- A loose index scan, which jumps from one ready group to the next. Reads two tasks of each group: the first in claim
+-- order, and the first with the lowest priority.
 WITH RECURSIVE ready_group AS (
     (
         SELECT kind, queue, requirements FROM {schema}.task

@@ -58,7 +58,7 @@ SELECT provider, server AS address, count(*) AS count FROM {schema}.task
 WHERE slot IS NOT NULL GROUP BY provider, server
 
 -- name: unhealthy_servers
--- Those of the given servers that are not healthy: a success would change their row.
+-- The given servers that are not healthy: a success would change their rows.
 SELECT server.provider, server.address
 FROM unnest($1::text[], $2::text[]) AS asked (provider, address) JOIN {schema}.server USING (provider, address)
 WHERE failures > 0 OR recent > 0 OR backoffs > 0 OR backs_off_until IS NOT NULL

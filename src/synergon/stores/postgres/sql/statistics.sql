@@ -1,5 +1,5 @@
 -- name: replace_statistics
--- Not by ON CONFLICT DO UPDATE, for which a producer would need the right to read the numbers.
+-- Does not use ON CONFLICT DO UPDATE, for which a producer would need the right to read the numbers.
 UPDATE {schema}.statistics AS stored SET numbers = new.numbers
 FROM unnest($1::integer[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[]) AS new ({StatisticsRow})
 WHERE stored.span = new.span AND stored.at = new.at AND stored.kind = new.kind AND stored.queue = new.queue

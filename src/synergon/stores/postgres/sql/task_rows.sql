@@ -1,3 +1,6 @@
+-- Statements with which the rules read and change tasks (`stores.task_primitives.TaskRows`). The fast paths, which
+-- bypass the rules, are in `tasks.sql`.
+
 -- name: lock_tasks
 SELECT id FROM {schema}.task WHERE id = ANY ($1) ORDER BY id FOR UPDATE
 

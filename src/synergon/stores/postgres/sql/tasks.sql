@@ -1,9 +1,13 @@
+-- Has the fast paths: of inserts (`insert_bare`, `insert_plain`), claims (`claim`, `claim_kind`) and successes
+-- (`succeed`). Also has other statements of the store itself. Statements with which the rules read and change tasks are
+-- in `task_rows.sql`.
+
 -- name: now
 SELECT pg_catalog.now()
 
 -- name: begin_task_transaction
--- Names are qualified, because the search_path is the role's: the transaction is for the task function. So they are in
--- `now` and `fix_path`.
+-- Names are qualified, here and in `now` and `fix_path`, because a transaction for a task function has the search_path
+-- of the role.
 SELECT pg_catalog.now(),
     pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on' AS is_read_only
 FROM pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
@@ -128,8 +132,8 @@ RETURNING state
 -- not requested are never read. The condition on the state in the UPDATE is the guard; SKIP LOCKED only keeps claims
 -- from waiting for each other. A statement may see a task that was stored after the statement's time, so `started_at`
 -- is never before `enqueued_at`. Here and below, where rows are named by id, `state || ''` keeps the planner from
--- scanning a partial index of all rows in that state when its statistics say that there are few.
--- A number at its end stays there (LAST_CLAIM_NO, LAST_ATTEMPT): it must not stop other claims.
+-- scanning a partial index of all rows in that state when its statistics say that there are few. A number at its
+-- maximum (LAST_CLAIM_NO, LAST_ATTEMPT) is not increased: an overflow would fail the whole claim.
 WITH ready_group AS MATERIALIZED (
     SELECT kind_request.kind, kind_request.count, kind_request.rank, queue.name AS queue, (
         SELECT true FROM {schema}.task
@@ -222,8 +226,9 @@ SELECT id, kind, limit_key, group_id, has_dependents FROM {schema}.task WHERE id
 
 -- name: succeed
 -- Applies plain successes: tasks that run under these claims, without a cancel request, group, key queue or dependents,
--- on a healthy server or none. The ids are sorted, and the index is read in that order, so rows are locked by ascending id.
--- The rows of `tally` are locked in order, too. $2 and $3: claim numbers and results, one for each task or one for all.
+-- on a healthy server or none. The ids are sorted, and the index is read in that order, so rows are locked by ascending
+-- id. The rows of `tally` are locked in order, too. $2 and $3: claim numbers and results, one for each task or one for
+-- all.
 WITH ended AS (
     DELETE FROM {schema}.task
     WHERE id = ANY ($1) AND state || '' = 'running'

@@ -1,4 +1,4 @@
--- STRICT tables refuse values of a wrong type, whichever program writes them.
+-- STRICT tables reject values of a wrong type, also from other programs.
 
 -- Live tasks. A task is in exactly one of the two tables of tasks; its row contains its state and its due time.
 CREATE TABLE synergon_task (
@@ -15,8 +15,8 @@ CREATE TABLE synergon_task (
     group_id         INTEGER, -- the group that it belongs to
     parent_id        INTEGER, -- the task that has created it
     is_dependent     INTEGER NOT NULL DEFAULT 0 CHECK (is_dependent IN (0, 1)), -- waits for tasks that it needs
-    has_dependencies INTEGER NOT NULL DEFAULT 0 CHECK (has_dependencies IN (0, 1)), -- open or not
-    has_dependents   INTEGER NOT NULL DEFAULT 0 CHECK (has_dependents IN (0, 1)), -- its end concerns other tasks
+    has_dependencies INTEGER NOT NULL DEFAULT 0 CHECK (has_dependencies IN (0, 1)), -- whether they are open or not
+    has_dependents   INTEGER NOT NULL DEFAULT 0 CHECK (has_dependents IN (0, 1)), -- other tasks may depend on it
     batch_id         INTEGER, -- the leader of the batch in which it runs
     is_command       INTEGER NOT NULL DEFAULT 0 CHECK (is_command IN (0, 1)),
     target           TEXT,    -- the only server that may run it
@@ -51,7 +51,7 @@ CREATE TABLE synergon_task (
     keep_for         INTEGER CHECK (keep_for BETWEEN 0 AND 3162240000000000), -- how long it remains in the history
     progress         BLOB,
     errors           BLOB,
-    ended_attempts   BLOB, -- attempts that ended otherwise than by the success
+    ended_attempts   BLOB, -- ended attempts, except the successful one
     origin           TEXT, -- the engine that waits for its result
     requirements           TEXT    NOT NULL DEFAULT '', -- empty: those that the claiming node has for its kind
     reserved_by          TEXT,    -- the node that reserves capacity for it
@@ -72,8 +72,8 @@ CREATE TABLE synergon_task (
 -- Ready groups are contiguous in this index: a group that a node cannot run is skipped in one step.
 CREATE INDEX synergon_task_ready ON synergon_task (kind, queue, requirements, priority DESC, fair_tag, id)
     WHERE state = 'ready';
--- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the third
--- the oldest tasks of a kind whose tenants take turns.
+-- The first index finds the largest tag of a tenant, the second the largest tag of the tasks that have started, the
+-- third the oldest tasks of a kind whose tenants take turns.
 CREATE INDEX synergon_task_tenant ON synergon_task (kind, fair_key, priority, fair_tag) WHERE fair_tag > 0;
 CREATE INDEX synergon_task_started ON synergon_task (kind, priority, fair_tag) WHERE fair_tag > 0 AND state <> 'ready';
 CREATE INDEX synergon_task_oldest ON synergon_task (kind, queue, requirements, priority, id)
@@ -89,7 +89,7 @@ CREATE INDEX synergon_task_key_queue ON synergon_task (kind, state, limit_key, p
     WHERE limit_key IS NOT NULL AND is_dependent = 0;
 CREATE INDEX synergon_task_deferred ON synergon_task (kind, limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'scheduled';
--- The permits of running tasks, with all columns that are read. No two tasks have the same slot of a server.
+-- The permits of running tasks, with all columns that are read. A slot of a server belongs to at most one task.
 CREATE INDEX synergon_task_holding ON synergon_task (holds, provider, server, slot) WHERE holds IS NOT NULL;
 CREATE UNIQUE INDEX synergon_task_server_slot ON synergon_task (provider, server, slot) WHERE slot IS NOT NULL;
 CREATE INDEX synergon_task_command ON synergon_task (provider, target) WHERE is_command = 1;
@@ -137,7 +137,7 @@ CREATE TABLE synergon_history (
     overdue          INTEGER NOT NULL,
     enqueued_at      INTEGER NOT NULL,
     started_at       INTEGER,
-    -- The order of final events: no reader may find an end that it can never pass.
+    -- The order of final events. The limit keeps a moment in the far future from stopping the readers.
     finished_at      INTEGER NOT NULL CHECK (finished_at BETWEEN 0 AND 253402300799999999),
     expires_at       INTEGER,
     overrides        BLOB,
@@ -165,8 +165,8 @@ CREATE TABLE synergon_tally (
     PRIMARY KEY (queue, kind, state)
 ) STRICT, WITHOUT ROWID;
 
--- One row: the numbers of live tasks when they were counted last, as JSON: queue, kind, state, number. Used only if there
--- are many live tasks.
+-- One row: the numbers of live tasks when they were counted last, as JSON: queue, kind, state, number. Used only if
+-- there are many live tasks.
 CREATE TABLE synergon_live_count (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     counted_at INTEGER NOT NULL,
@@ -187,15 +187,15 @@ CREATE TABLE synergon_limit (
     starts   INTEGER CHECK (starts > 0),
     burst    INTEGER CHECK (burst > 0),
     by_units INTEGER CHECK (by_units IN (0, 1)),
-    next_at  INTEGER, -- as in `synergon_rate`, for a limit that is not one of key queues
+    next_at  INTEGER, -- as in `synergon_rate`; limits of key queues do not use it
     batch_size INTEGER CHECK (batch_size > 0),
     batch_wait INTEGER CHECK (batch_wait >= 0),
     CHECK ((per IS NULL) = (burst IS NULL) AND (per IS NULL) = (starts IS NULL)),
     CHECK ((batch_size IS NULL) = (batch_wait IS NULL))
 ) STRICT, WITHOUT ROWID;
 
--- Rates of key queues: `next_at` is the moment from which the next start is within the rate. A moment in the past means
--- the same as no row.
+-- Rates of key queues: `next_at` is the moment from which the next start is within the rate. A row with a moment in the
+-- past has no effect.
 CREATE TABLE synergon_rate (
     kind      TEXT    NOT NULL,
     limit_key TEXT    NOT NULL,
@@ -204,7 +204,7 @@ CREATE TABLE synergon_rate (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_rate_age ON synergon_rate (next_at);
 
--- Alarms: when the next batch of a key queue is due, although it is not complete.
+-- Alarms: when the next batch of a key queue is due, even if it is not complete.
 CREATE TABLE synergon_batch_alarm (
     kind      TEXT    NOT NULL,
     limit_key TEXT    NOT NULL,
@@ -213,8 +213,8 @@ CREATE TABLE synergon_batch_alarm (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_batch_alarm_due ON synergon_batch_alarm (due_at);
 
--- Holds of unique keys: the key stays taken until the moment, also if the task has ended or was pruned. A moment in the
--- past means the same as no row.
+-- Holds of unique keys: the key stays taken until the moment, also if the task has ended or was pruned. A row with a
+-- moment in the past has no effect.
 CREATE TABLE synergon_key_hold (
     kind    TEXT    NOT NULL,
     key     TEXT    NOT NULL,
@@ -262,7 +262,7 @@ CREATE TABLE synergon_group (
 CREATE INDEX synergon_group_age ON synergon_group (state, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX synergon_group_flow ON synergon_group (id) WHERE is_flow = 1;
 
--- Dependencies between tasks. A task with an open one (`ended_as` is NULL) waits.
+-- Dependencies between tasks. A task with an open dependency (`ended_as` is NULL) waits.
 CREATE TABLE synergon_dependency (
     task_id  INTEGER NOT NULL, -- the dependent
     needs_id INTEGER NOT NULL,
@@ -275,12 +275,12 @@ CREATE TABLE synergon_dependency (
 CREATE INDEX synergon_dependency_needed ON synergon_dependency (needs_id);
 CREATE INDEX synergon_dependency_open ON synergon_dependency (task_id) WHERE ended_as IS NULL;
 
--- Schedules. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is that moment
--- with its jitter. Without them the schedule has ended.
+-- Schedules. `next_at` is the nominal moment of the next occurrence, and the guard of every firing; `due_at` is that
+-- moment with its jitter. If both are NULL, the schedule has ended.
 CREATE TABLE synergon_schedule (
     name          TEXT    PRIMARY KEY,
     definition    BLOB    NOT NULL, -- what to insert and when, as JSON
-    is_declared   INTEGER NOT NULL CHECK (is_declared IN (0, 1)), -- in code
+    is_declared   INTEGER NOT NULL CHECK (is_declared IN (0, 1)), -- whether code declares it
     anchor        INTEGER NOT NULL, -- where the grid of an interval starts
     created_at    INTEGER NOT NULL,
     next_at       INTEGER,
@@ -293,14 +293,15 @@ CREATE TABLE synergon_schedule (
     skipped       INTEGER NOT NULL CHECK (skipped >= 0),
     skips_in_row  INTEGER NOT NULL CHECK (skips_in_row >= 0),
     skipped_since INTEGER,
-    reason        TEXT,    -- why the last occurrence that inserted nothing did so
+    reason        TEXT,    -- the latest reason why an occurrence inserted no task
     reason_at     INTEGER,
     past          BLOB    NOT NULL, -- the latest occurrences, as JSON
     CHECK ((next_at IS NULL) = (due_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_schedule_due ON synergon_schedule (due_at, name) WHERE due_at IS NOT NULL;
 
--- The audit of operator actions. `node_id`: the node that carries the action out; the store carries out all others.
+-- The audit of operator actions. `node_id` is the node that carries out the action. If it is NULL, the store has
+-- carried it out.
 CREATE TABLE synergon_order (
     id         INTEGER PRIMARY KEY,
     verb       TEXT    NOT NULL,
@@ -328,7 +329,7 @@ CREATE TABLE synergon_node (
     version       TEXT    NOT NULL,
     address       TEXT,
     registered_at INTEGER NOT NULL,
-    -- In microseconds of the host's monotonic clock. A step of the wall clock ends no lease.
+    -- In microseconds of the host's monotonic clock, so that a step of the wall clock ends no lease.
     leased_until  INTEGER NOT NULL,
     lease         INTEGER NOT NULL,
     cordoned_at   INTEGER, -- cordoned: it may claim nothing
@@ -345,8 +346,8 @@ CREATE TABLE synergon_past_node (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX synergon_past_node_age ON synergon_past_node (gone_at);
 
--- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last declaration of a
--- worker as JSON; declaring the same again changes nothing.
+-- One row: how long final tasks and statistics remain, in microseconds; NULL means for ever. `declared` is the last
+-- declaration of a worker as JSON; an equal declaration changes nothing.
 CREATE TABLE synergon_retention (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     succeeded   INTEGER CHECK (succeeded BETWEEN 0 AND 3162240000000000),

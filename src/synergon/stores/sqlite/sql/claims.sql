@@ -75,14 +75,15 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND (expires_at
     AND queue NOT IN (SELECT name FROM synergon_queue WHERE paused_at IS NOT NULL)
 
 -- name: claim
--- Here and in `take` a number at its end stays there (LAST_CLAIM_NO, LAST_ATTEMPT): it must not stop other claims.
+-- Here and in `take`, a number at its maximum (LAST_CLAIM_NO, LAST_ATTEMPT) is not increased: an overflow would fail
+-- the whole claim.
 UPDATE synergon_task
 SET state = 'running', claim_no = min(claim_no, 4611686018427387903) + 1, attempts = min(attempts, 2147483646) + 1, node_id = ?, started_at = ?, overdue = 0,
     reserved_by = NULL, reserved_until = NULL
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready'
 
 -- name: shared_limits
--- The limits of which running tasks hold permits. Key queues have no permits, so their limits are left out.
+-- The limits whose permits running tasks hold. Key queues have no permits, so their limits are left out.
 SELECT name, value, per, starts, burst, by_units, next_at, batch_size, batch_wait FROM synergon_limit
 WHERE (value IS NOT NULL OR per IS NOT NULL) AND substr(name, 1, 4) <> 'key:'
 
@@ -182,7 +183,7 @@ SELECT
     )
 
 -- name: ahead_of_waiting
--- How many waiting tasks of a kind precede this position, in key queues or waiting for groups.
+-- How many waiting tasks of a kind precede this position, in key queues or for dependencies.
 SELECT count(*) FROM (
     SELECT 1 FROM synergon_task
     WHERE kind = :kind AND state = 'waiting' AND limit_key IS NOT NULL AND is_dependent = 0

@@ -40,7 +40,7 @@ SELECT value FROM json_each($2)
 SELECT {DependencyRow} FROM synergon_dependency WHERE needs_id IN (SELECT value FROM json_each($1))
 
 -- name: doomed
--- The tasks that are cancelled with these, step by step.
+-- These tasks, and all tasks that are cancelled with them, directly or through others.
 WITH RECURSIVE doomed (id) AS (
     SELECT value FROM json_each($1)
     UNION
@@ -50,7 +50,7 @@ WITH RECURSIVE doomed (id) AS (
 SELECT id FROM doomed
 
 -- name: cancelled_with
--- The tasks that were cancelled because of these, step by step.
+-- These tasks, and all tasks that were cancelled because of them, directly or through others.
 WITH RECURSIVE found (id) AS (
     SELECT value FROM json_each($1)
     UNION
@@ -70,7 +70,7 @@ WHERE needs_id IN (SELECT value FROM json_each($1)) AND ended_as IS NULL
 UPDATE synergon_dependency SET ended_as = NULL WHERE task_id = $1 AND needs_id = $2
 
 -- name: release_dependents
--- The index of open dependencies is named: by the primary key, each end would read all dependencies of the task.
+-- Names the index of open dependencies: by the primary key, each end would read all dependencies of the task.
 UPDATE synergon_task
 SET is_dependent = 0,
     state = CASE WHEN run_at > :now THEN 'scheduled' WHEN limit_key IS NOT NULL THEN 'waiting' ELSE 'ready' END

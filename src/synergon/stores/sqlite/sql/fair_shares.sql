@@ -1,15 +1,15 @@
 -- name: smallest_ready_tag
--- One step in the index of ready groups.
+-- Takes one step in the index of ready groups.
 SELECT min(fair_tag) FROM synergon_task
 WHERE state = 'ready' AND kind = ? AND queue = ? AND requirements = ? AND priority = ? AND fair_tag > 0
 
 -- name: largest_started_tag
--- One step in the index of tasks with tags that are not ready.
+-- Takes one step in the index of tasks with tags that are not ready.
 SELECT max(fair_tag) FROM synergon_task WHERE kind = ? AND priority = ? AND fair_tag > 0 AND state <> 'ready'
 
 -- name: largest_live_tags
--- The parameter is a list of [kind, priority, fair_key]. One step in the index of tenants for each. Returns the place of
--- the tenant in the list, because a damaged name may come back as another text.
+-- The parameter is a list of [kind, priority, fair_key]. Takes one step in the index of tenants for each. Returns the
+-- place of the tenant in the list and not its name, because a name that is not UTF-8 may come back as another text.
 SELECT place, (
     SELECT max(fair_tag) FROM synergon_task AS task
     WHERE task.kind = tenant.kind AND task.fair_key = tenant.fair_key AND task.priority = tenant.priority AND task.fair_tag > 0
@@ -33,7 +33,7 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND fair_key IS
 ORDER BY id
 
 -- name: set_fair_tags
--- :tags is a list of [id, tag].
+-- The parameter is a list of [id, tag].
 UPDATE synergon_task SET fair_tag = tagged.fair_tag
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS fair_tag FROM json_each(?)

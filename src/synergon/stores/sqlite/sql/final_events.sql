@@ -20,7 +20,7 @@ INSERT INTO synergon_pruned (state, kind, moment) VALUES (?, ?, ?)
 ON CONFLICT (state, kind) DO UPDATE SET moment = max(moment, excluded.moment)
 
 -- name: pruned
--- A moment in the future cannot have been pruned: no reader would get any event.
+-- Ignores moments in the future: with such a moment, no reader would get any event.
 SELECT coalesce(max(moment), 0) FROM synergon_pruned
 WHERE moment <= (SELECT clock FROM synergon_sequence) AND state IN (SELECT value FROM json_each(:states))
     AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))

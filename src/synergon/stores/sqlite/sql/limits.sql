@@ -13,7 +13,7 @@ SET declared = excluded.declared, value = excluded.value, per = excluded.per,
 UPDATE synergon_limit SET value = $2 WHERE name = $1 AND batch_size IS NULL
 
 -- name: set_rate
--- A start that the old rate permits much later is permitted at $6.
+-- If the old rate permits the next start only after $6, the start is permitted at $6.
 UPDATE synergon_limit
 SET per = $2, starts = $3, burst = $4, by_units = $5,
     next_at = iif(next_at > $6, $6, next_at)

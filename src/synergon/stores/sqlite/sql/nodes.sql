@@ -43,7 +43,7 @@ SELECT id, leased_until, lease, boot_id FROM synergon_node WHERE id = $1
 SELECT id, leased_until, lease, boot_id FROM synergon_node
 
 -- name: node_names
--- Also of nodes that are gone.
+-- Includes nodes that are gone.
 SELECT id, name, process FROM synergon_node WHERE id IN (SELECT value FROM json_each($1))
 UNION ALL
 SELECT id, name, process FROM synergon_past_node WHERE id IN (SELECT value FROM json_each($1))

@@ -7,7 +7,7 @@ SELECT {live_record}, reserved_by FROM synergon_task
 SELECT {final_record} FROM synergon_history
 
 -- name: live_positions
--- The code names the key and appends the conditions.
+-- The code replaces the placeholder of the key, and appends the conditions.
 SELECT {key} AS key, id FROM synergon_task
 
 -- name: final_positions
@@ -20,7 +20,7 @@ SELECT {live_record}, reserved_by FROM synergon_task WHERE id IN (SELECT value F
 SELECT {final_record} FROM synergon_history WHERE id IN (SELECT value FROM json_each($1))
 
 -- name: old_tasks
--- The tasks of a group or a flow are pruned together. A task that a live one depends on is kept.
+-- The tasks of a group or a flow are pruned together. A task that a live task depends on is kept.
 SELECT id, queue, kind, state, finished_at FROM synergon_history AS old
 WHERE state = ? AND finished_at < ? AND keep_for IS NULL AND group_id IS NULL AND NOT EXISTS (
     SELECT 1 FROM synergon_dependency AS dependency CROSS JOIN synergon_task AS task
@@ -33,7 +33,7 @@ SELECT id, queue, kind, state, finished_at FROM synergon_history
 WHERE group_id IN (SELECT value FROM json_each(?)) ORDER BY finished_at
 
 -- name: keeps
--- The different values, each found by one step in the index.
+-- The distinct values of `keep_for`, each found by one step in the index.
 WITH RECURSIVE found AS (
     SELECT min(keep_for) AS keep_for FROM synergon_history WHERE keep_for IS NOT NULL
     UNION ALL
@@ -106,7 +106,7 @@ WITH RECURSIVE ready (kind) AS (
 SELECT kind FROM ready WHERE kind IS NOT NULL
 
 -- name: oldest_of_group
--- Since when the next task with the highest priority, or the next one with the lowest, is due.
+-- The earlier due time of two tasks: the first in claim order, and the first with the lowest priority.
 SELECT min(due_at) FROM (
     SELECT * FROM (
         SELECT run_at AS due_at FROM synergon_task

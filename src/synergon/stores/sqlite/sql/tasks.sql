@@ -1,7 +1,7 @@
 -- name: now
 -- The host's clock in whole milliseconds, but never before the last written moment. If the host's clock has stepped
--- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. No two commits
--- have the same moment, so the moments of final tasks are in commit order.
+-- back, time advances by the monotonic clock, a little slower, until the host's clock has caught up. Each commit has a
+-- later moment than the one before, so the moments of final tasks are in commit order.
 SELECT
     max(
         CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000,
@@ -14,8 +14,8 @@ FROM synergon_sequence
 UPDATE synergon_sequence SET clock = max(clock, ?), last_id = max(last_id, ?), steady = ?, boot_id = ?
 
 -- name: lock
--- Takes the write lock of the file. A caller's transaction has it before it draws ids: those that others were told are read
--- under it.
+-- Takes the write lock of the file. A caller's transaction takes it before it assigns ids, because the file of issued
+-- ids is read under this lock.
 UPDATE synergon_sequence SET last_id = last_id
 
 -- name: insert_bare

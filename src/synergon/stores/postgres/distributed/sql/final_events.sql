@@ -21,7 +21,7 @@ WHERE id = ANY ($1) AND state = ANY ($2)
 ORDER BY finished_at, id
 
 -- name: pruned
--- A moment in the future cannot have been pruned: no reader would get any event.
+-- Ignores moments in the future: with such a moment, no reader would get any event.
 SELECT coalesce(max(number), 0) FROM {schema}.pruned
 WHERE number <= extract(epoch FROM now()) * 1000000 AND state = ANY ($1)
     AND ($2::text[] IS NULL OR kind = ANY ($2::text[]))

@@ -46,8 +46,8 @@ DELETE FROM {schema}.history WHERE id = ANY (ARRAY(
 RETURNING {pruned}
 
 -- name: oldest_ready
--- A loose index scan, which jumps from one ready group to the next; of each, the next task with the highest priority and
--- the next one with the lowest.
+-- A loose index scan, which jumps from one ready group to the next. Reads two tasks of each group: the first in claim
+-- order, and the first with the lowest priority.
 WITH RECURSIVE ready_group AS (
     SELECT first.* FROM generate_series(0, 7) AS number CROSS JOIN LATERAL (
         SELECT task.shard, task.kind, task.queue, task.requirements FROM {schema}.task

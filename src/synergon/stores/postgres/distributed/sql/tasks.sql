@@ -1,6 +1,6 @@
--- Statements that replace the statements of the same name in ../../sql, or are added to them. None of them skips locked
--- rows, changes data inside WITH, or notifies other sessions. A transaction that locks several rows first reads without
--- locks and then locks by ascending id, so that transactions cannot deadlock.
+-- The statements here replace statements in ../../sql by name, or are added to them. None of them skips locked rows,
+-- changes data inside WITH, or notifies other sessions. A transaction that locks several rows first reads without locks
+-- and then locks by ascending id, so that transactions cannot deadlock.
 
 -- name: notify
 -- Removed: there is no NOTIFY here. A statement without text removes the statement that it replaces.
@@ -55,8 +55,8 @@ SELECT
 FROM (SELECT 1) AS always LEFT JOIN picked ON true
 
 -- name: claim
--- Claims those of the given tasks that are still ready, and checks again what the statement `candidates` has read. With
--- NOWAIT, a locked row raises an error at once instead of blocking the claim.
+-- Claims the given tasks that are still ready, and checks again what the statement `candidates` has read. With NOWAIT,
+-- a locked row raises an error at once instead of blocking the claim.
 UPDATE {schema}.task
 SET state = 'running', claim_no = least(claim_no, 4611686018427387903) + 1, attempts = least(attempts, 2147483646) + 1, node_id = $1,
     started_at = greatest(now(), enqueued_at),
