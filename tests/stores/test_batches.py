@@ -100,6 +100,16 @@ async def test_the_alarm_makes_a_batch_ready(store: Store, worker: Worker) -> No
     assert ids_of(await claim(worker)) == [ids]
 
 
+async def test_each_task_of_a_batch_says_how_long_it_has_waited(store: Store, worker: Worker) -> None:
+    await declare(store)
+    await items(store, 2)
+    await pass_time(store, 20 * MILLISECOND)
+    await items(store, 1)
+    first, second, last = (one.waited for one in await claim(worker))
+    assert min(first, second) >= 20 * MILLISECOND
+    assert last < min(first, second)
+
+
 async def test_a_wait_that_a_damaged_row_has_is_no_error(store: Store, worker: Worker) -> None:
     await declare(store, wait=2**63 - 1)
     await items(store, 2)

@@ -158,7 +158,7 @@ WHERE state || '' = 'waiting' AND id = ANY (ARRAY(
 RETURNING true AS is_open, NULL AS with_requirements, {claim}, NULL AS server, NULL AS slot,
     CASE WHEN protected_until > now() THEN ceil(extract(epoch FROM protected_until - now()) * 1000000)::bigint ELSE 0 END
         AS protected_for,
-        greatest(date_part('epoch', now() - run_at) * 1000000, 0)::bigint AS waited, priority
+        greatest(date_part('epoch', now() - run_at) * 1000000, 0)::bigint AS waited, fair_tag, priority
 
 -- name: reserve
 -- Changes nothing if another live node has reserved capacity for the task, or if the requirements ($4) or the queue
