@@ -20,15 +20,15 @@ Rules for every call:
   expired task counts until it is ended.
 - Dependencies: a task with `after` is `waiting` until all tasks that it needs have ended, in whatever way; it belongs
   to no key queue before that. The transaction that ends or deletes the last of them releases it: it becomes `scheduled`
-  if it is due later, else as if it were inserted now. If one does not succeed, `if_dependency_fails` decides: with
-  `cancel` the task ends `cancelled` with the reason `dependency` in the transaction that ended that one, and so do
-  those that depend on it. A dependency that had ended before the insert counts at once; if it did not succeed, the task
-  is `scheduled`, and the next `wake` cancels it. A retry of a task that did not succeed brings back the tasks that were
-  cancelled because of it; tasks that need it and have not started wait again.
+  if it is due later, else as if it were inserted now. If a needed task does not succeed, `if_dependency_fails` decides:
+  with `cancel`, the transaction that ends the needed task cancels the dependent, with the reason `dependency`, and in
+  turn the tasks that depend on it. A needed task that had ended before the insert counts at once; if it did not
+  succeed, with `cancel` the new task is `scheduled`, and the next `wake` cancels it. A retry of a task that did not
+  succeed brings back the tasks that were cancelled because of it. Tasks that need it and have not started wait again.
 - Groups and flows: the transaction that ends or deletes the last live task of a group ends the group. The task `then`
-  depends on all tasks of the group, runs in whatever way they end, and is not concerned by a later retry. A replaced
-  task remains in its group. Children are inserted before the store checks whether a group has ended. A retry of a task
-  reopens its flow, but not its group. The tasks of a group or a flow are pruned together.
+  depends on all tasks of the group, runs however they end, and ignores later retries of them. A replaced task remains
+  in its group. Children are inserted before the store checks whether a group has ended. A retry of a task reopens its
+  flow, but not its group. The tasks of a group or a flow are pruned together.
 - Commands: their priority is always 0. They belong to a provider and not to a queue: a claim takes them from every
   queue, requested or not, paused or not.
 - Errors: `StoreUnavailable` if a repeated call may succeed later, another `StoreError` if not.
@@ -119,7 +119,7 @@ class SchemaVersions:
 
 
 def read_version(stored: object, where: str) -> int:
-    """The schema version from its row; SchemaError if it is no number."""
+    """Returns the schema version that a row stores. Raises `SchemaError` if it is not a number."""
     try:
         return int(str(stored))
     except ValueError:
@@ -145,15 +145,15 @@ class TaskTransaction(Protocol):
         """Apply a success or a final failure, or the outcomes of a batch, and commit them together with the writes of
         the function.
 
-        If the outcomes do not end the tasks so, because a claim is stale or the tasks are to be cancelled, everything
-        is rolled back and no outcome is applied (`rules.finish.is_committed`). Raises `Contention`, rolled back too, if
-        another transaction was in conflict: the function may run again at once. Raises `RolledBack` if the database
-        could not write: the function may run again later.
+        If a claim is stale, or no task ends as its outcome says (`rules.finish.is_committed`), everything is rolled
+        back and no outcome is applied. Raises `Contention`, after a rollback, if another transaction was in conflict:
+        the function may run again at once. Raises `RolledBack` if the database could not write: the function may run
+        again later.
         """
 
     def explain(self, error: BaseException) -> StoreError | None:
-        """What an error that the task function raised means for the transaction: `RolledBack` if the database could not
-        write, another `StoreError` if the transaction was held for too long, None if the error has other causes."""
+        """Classifies an error that the task function raised. Returns `RolledBack` if the database could not write,
+        another `StoreError` if the transaction was held for too long, None if the error has other causes."""
 
     async def rollback(self) -> None:
         """Undo the writes of the task function. Does nothing after `finish` or an earlier rollback."""
@@ -195,14 +195,14 @@ class Store(Protocol):
 
     @property
     def unreadable(self) -> UnreadableRows:
-        """The values that this store has met in its tables and could not read. They stop no call: a record has a
-        replacement, or a row is left out."""
+        """The values in tables that this store could not read. They make no call fail: the value is replaced, or its
+        row is left out."""
 
     # ------------------------------------------------------------ open and close
 
     def introduce(self, client: str, logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-        """Say who uses the store, before it is opened: the name that the database shows for its connections, and the
-        logger for unreadable rows and slow statements."""
+        """Set the name that the database shows for the store's connections, and the logger for unreadable rows and slow
+        statements. Called before `open`."""
 
     async def open(self) -> None:
         """Connect, and create or migrate the schema. If the role may not do that, raises a `SchemaError` that says what
@@ -243,13 +243,13 @@ class Store(Protocol):
         A task that is due later (`run_at`, `delay`) becomes `scheduled`, any other `ready`. A `key` conflicts if a live
         task of its kind, or an earlier task of the list, has it. `on_conflict` decides: `return` answers with the
         holder of the key; `replace` puts the new payload, options and due time into the holder, which retains its id;
-        `raise`, and `replace` of a running task, raise `KeyConflict`, and nothing of the call is stored. A task that
-        does not exist in `after` raises `TaskNotFound`, and nothing is stored.
+        `raise`, and `replace` of a running task, raise `KeyConflict`, and nothing of the call is stored. If `after`
+        names a task that does not exist, the call raises `TaskNotFound`, and nothing is stored.
         """
 
     async def insert_for(self, task: NewTask, who: str, request: RequestKey | None = None) -> Insertion:
-        """`insert` for a caller of a server: the audit records the task with `who`, in the same transaction. If a task
-        was inserted with the key of this `request` during the last 24 hours, that one is returned, and nothing is
+        """Insert a task for a caller of the web API. In one transaction with it, the audit records the task with `who`.
+        If a task was inserted with the key of `request` during the last 24 hours, that task is returned, and nothing is
         stored."""
 
     async def announce_queues(self, queues: Iterable[str]) -> None:
@@ -261,8 +261,8 @@ class Store(Protocol):
 
         Raises `NotAvailable` in a store that cannot do this, and `OptionError` if the connection belongs to another
         database or has no open transaction. Errors of the connection itself are passed on. In PostgreSQL the caller's
-        transaction locks neither key queues nor the tasks that new ones need: a task with a limit key, or with a need
-        that is live, is stored as `scheduled`, due at once, and the next `wake` moves it into its key queue, or lets it
+        transaction locks neither key queues nor the tasks that new ones need: a task with a limit key, or with an open
+        dependency, is stored as `scheduled`, due at once, and the next `wake` moves it into its key queue, or lets it
         wait.
         """
 
@@ -322,12 +322,12 @@ class Store(Protocol):
         the task is neither `ready` nor `waiting`."""
 
     async def fair_ahead(self, task_id: int, limit: int) -> dict[str, int]:
-        """How many ready tasks of each tenant precede a ready task of their kind in claim order. Reads at most `limit`
-        tasks of each ready group. Tasks without a tenant do not count."""
+        """For a ready task: how many ready tasks of its kind precede it in claim order, by tenant. Reads at most
+        `limit` tasks of each ready group. Tasks without a tenant do not count."""
 
     async def next_start(self, kind: str, limit_key: str) -> int | None:
-        """The moment from which the next start of a key queue is within its rate, as stored (`rules.rates`). None if no
-        value is stored."""
+        """The stored moment from which the rate of a key queue permits the next start (`rules.rates`). None if no
+        moment is stored."""
 
     async def next_batch(self, kind: str, limit_key: str) -> BatchOutlook | None:
         """The next batch of a key queue: how many tasks wait for it, and when it starts (`rules.batches`). None if the
@@ -403,15 +403,15 @@ class Store(Protocol):
         exceed `limit`; fewer than `limit` means that nothing old is left."""
 
     async def append_statistics(self, source: str, at: int, counted: Sequence[KindNumbers]) -> None:
-        """Write what the engine `source` has counted in the minute that begins at this moment. It replaces what the
-        engine has written for these kinds and queues about the minute before, so the call can be repeated."""
+        """Write what the engine `source` has counted in the minute that begins at `at`. Replaces what the engine wrote
+        earlier about this minute for these kinds and queues, so the call can be repeated."""
 
     async def statistics(self, query: StatisticsQuery) -> list[Statistics]:
         """The statistics of each kind and queue, by name. A kind and queue without counts is missing."""
 
     async def compact_statistics(self, limit: int) -> int:
         """Merge at most `limit` old minutes of statistics into hours, and old hours into days. Returns how many were
-        merged; as many as the limit if there may be more."""
+        merged. If that is `limit`, there may be more."""
 
     async def declare_retention(
         self, cutoffs: Cutoffs, name: str, *, is_default: bool = False
@@ -457,11 +457,11 @@ class Store(Protocol):
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
         """Run final tasks again: → `ready`, with the old id and `claim_no`. Attempts, crashes, expiry, cancel request,
         result and progress are cleared, and the list of errors is retained. A task whose key a live task holds is not
-        changed. Tasks that were cancelled because of these, and of no other, come back (→ `waiting`)."""
+        changed. Tasks that were cancelled only because of these tasks come back (→ `waiting`)."""
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
         """Delete tasks that are not running, live or final. The reported `state` of a deleted task is None. A final
-        task that a live one depends on is not deleted: that one may need its result."""
+        task is not deleted while a live task depends on it and may need its result."""
 
     async def reschedule(self, changes: Sequence[Rescheduling]) -> list[Moved]:
         """Change when `scheduled` or `ready` tasks are due. They become `scheduled` or `ready` accordingly."""
@@ -475,7 +475,8 @@ class Store(Protocol):
 
     async def update_meta(self, changes: Sequence[MetaChange]) -> list[dict[str, Any] | None]:
         """Change the metadata of tasks, live or final. Returns the new metadata, or None for a task that does not
-        exist. Raises `PayloadError` if it becomes too large. An attempt that runs keeps what it was claimed with."""
+        exist. Raises `PayloadError` if the metadata becomes too large. A running attempt keeps the metadata of its
+        claim."""
 
     async def pause(self, queues: Sequence[str]) -> list[bool]:
         """Pause queues: no node claims from them until they are resumed. False for a queue that was paused already."""
@@ -492,16 +493,16 @@ class Store(Protocol):
     async def set_limit(
         self, name: str, value: int | UnsetType | None, rate: NewRate | UnsetType | None = UNSET
     ) -> bool:
-        """Change the value or the rate of a limit for all nodes; UNSET leaves it. False if the limit is not declared.
-        Running tasks continue."""
+        """Change the value or the rate of a limit for all nodes; UNSET leaves it unchanged. False if the limit is not
+        declared. Running tasks continue."""
 
     async def limits(self) -> list[LimitRecord]:
         """All limits, by name."""
 
     async def set_servers(self, provider: str, pool: Sequence[NewServer]) -> bool:
         """Replace the pool of a provider. False if the provider is not declared. Tasks on a removed server finish
-        there; commands that wait for one end `failed` with the reason `error`. A server that remains in the pool
-        retains its health; one that returns later starts with a clean record."""
+        there; commands that wait for it end `failed` with the reason `error`. A server that remains in the pool retains
+        its health. A server that returns later starts with a clean record."""
 
     async def claim_probes(self, providers: Sequence[str]) -> ClaimedProbes:
         """Claim the probes that are due now: of servers of these providers that are out of service and whose back-off
@@ -511,14 +512,14 @@ class Store(Protocol):
     async def finish_probes(self, results: Sequence[ProbeResult]) -> list[ServerChange | None]:
         """Apply the results of claimed probes: a success returns the server to service, a failure begins its next
         back-off. A result changes nothing if the probe was claimed again, or its server was removed, meanwhile. Returns
-        the servers that are back, and None for each other result."""
+        for each result the server if it is back in service, otherwise None."""
 
     async def servers(self) -> list[ServerRecord]:
         """All servers, by provider and address, including removed ones that tasks still run on."""
 
     async def dependencies(self, ids: Sequence[int], *, with_results: bool = False) -> list[list[Dependency]]:
-        """The dependencies of these tasks, in order. With results: those of one task are left out if they have more
-        than `RESULTS_LIMIT_BYTES` together."""
+        """The dependencies of each of these tasks, in order. With `with_results`, they include results, unless the
+        results for one task have more than `RESULTS_LIMIT_BYTES` together."""
 
     async def open_group(self, new: NewGroup) -> OpenedGroup:
         """Store a group and its tasks, or a flow and its steps, all or nothing. A group without tasks ends at once."""
@@ -533,8 +534,9 @@ class Store(Protocol):
         """One page of the matching flows, newest first."""
 
     async def retry_flow(self, flow_id: int) -> list[Moved]:
-        """Run the tasks of a flow that failed or were cancelled again, except those that were cancelled because of a
-        dependency that stays as it is. Changes nothing if a live task holds the key of one of them (`key_holder`)."""
+        """Run again the tasks of a flow that failed or were cancelled, except tasks that were cancelled because of a
+        dependency that does not run again. Changes nothing if a live task holds the key of one of them
+        (`key_holder`)."""
 
     async def groups(self, ids: Sequence[int]) -> list[GroupRecord | None]:
         """These groups, with the numbers of their tasks by state. None for a group that does not exist."""
@@ -545,38 +547,39 @@ class Store(Protocol):
     # ------------------------------------------------------------ schedules
 
     async def declare_schedules(self, definitions: Sequence[NewSchedule]) -> list[str]:
-        """Store the schedules that the code of a starting worker declares. A new one is inserted. One that equals its
-        last declaration is not changed. For any other the next occurrence is computed anew, and a pause remains. A
-        schedule that was made at run time is not changed; the names of those are returned."""
+        """Store the schedules that the code of a starting worker declares. New schedules are inserted. A schedule that
+        equals its last declaration is not changed. A changed schedule keeps its pause, and its next occurrence is
+        computed anew. Schedules that were made at run time are not changed; returns their names."""
 
     async def create_schedule(self, definition: NewSchedule) -> ScheduleRecord | None:
-        """Store a schedule at run time. None, and no change, if one with this name exists. OptionError if it has no
-        occurrence from now on."""
+        """Store a schedule at run time. Returns None, without a change, if a schedule with this name exists. Raises
+        `OptionError` if it has no occurrence from now on."""
 
     async def update_schedule(
         self, name: str, changes: dict[str, Any], who: str | None = None
     ) -> ScheduleRecord | None:
-        """Change fields of a `NewSchedule` that was made at run time, and with `who` record it in the audit. None if
-        there is none with this name. OptionError, and no change, if its fields do not fit each other, or code declares
-        it."""
+        """Change fields of a schedule that was made at run time. With `who`, the audit records the change. Returns None
+        if no schedule has this name. Raises `OptionError`, without a change, if the fields do not fit each other, or if
+        code declares the schedule."""
 
     async def fire(self, declared: Collection[str], limit: int) -> Fired:
         """Fire at most `limit` due schedules: those made at run time, and those of `declared`, the schedules that the
         code of the caller declares.
 
-        For each the transaction advances `next_at`, guarded by its old value, and inserts the tasks. So each occurrence
-        creates at most one task. Any other is counted, with the reason. Missed is an occurrence whose successor is due,
-        too: `missed` decides how many of those run, the latest ones. While the last task has not ended and `overlap` is
-        `skip`, or while a live task holds the unique key, or during a pause, an occurrence is skipped. `next_in` is 0
-        if more are due.
+        For each schedule the transaction advances `next_at`, guarded by its old value, and inserts the tasks. So each
+        occurrence creates at most one task. Occurrences that create none are counted, with the reason. An occurrence is
+        missed if the next one is due, too; `missed` decides how many of the latest missed occurrences run. An
+        occurrence is skipped during a pause, while a live task holds the unique key, or, if `overlap` is `skip`, while
+        the last task has not ended. `next_in` is 0 if more schedules are due.
         """
 
     async def run_schedule(self, name: str, who: str) -> ScheduleRun | None:
-        """Create one more task now, which obeys `overlap`, and record it in the audit. None if there is no such
-        schedule."""
+        """Create one more task of a schedule now, if `overlap` permits it, and record that in the audit. Returns None
+        if the schedule does not exist."""
 
     async def schedules(self) -> list[ScheduleRecord]:
-        """All schedules, by name. Which nodes declare them is not known here: no state is `undeclared`."""
+        """All schedules, by name. No state is `undeclared`, because the store does not know which nodes declare a
+        schedule."""
 
     async def act(self, action: NewAction) -> AuditRecord:
         """Carry out an operator action and record it in the audit, in one transaction.
@@ -607,8 +610,8 @@ class Store(Protocol):
         self, after: str | None, states: Collection[State], kinds: Collection[str] | None = None
     ) -> FinalEvents:
         """Open a reader of final events with these states, after the cursor of an event. None starts with the oldest
-        event in the history, `stores.final_events.NOW` with the next one. Raises `OptionError` if the cursor is not one
-        of this kind of store.
+        event in the history, `stores.final_events.NOW` with the next one. Raises `OptionError` if it is not a cursor of
+        this kind of store.
 
         `kinds` are the kinds that the reader is interested in. The reader returns other kinds too, so that its cursor
         advances, but does not raise `EventsLost` if those are pruned.

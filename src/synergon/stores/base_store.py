@@ -44,12 +44,12 @@ from synergon.stores.unreadable import UnreadableRows
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 StoreCall = Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]
-"""A rule, whose first argument is a session; or a call of a store."""
+"""A rule, whose first argument is a session, or a method of a store."""
 Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 def writes(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
-    """The call of a store that runs this rule in a transaction."""
+    """Returns a method of a store that runs this rule in a transaction."""
 
     @coroutine_function
     def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
@@ -59,7 +59,7 @@ def writes(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
 
 
 def reads(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
-    """The call of a store that runs this rule, which only reads, on one snapshot."""
+    """Returns a method of a store that runs this rule, which only reads, on one snapshot."""
 
     @coroutine_function
     def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
@@ -69,7 +69,7 @@ def reads(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
 
 
 def reads_once(rule: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
-    """The call of a store that runs this rule, which calls only one primitive. Such a rule needs no snapshot."""
+    """Returns a method of a store that runs this rule without a snapshot, because the rule calls only one primitive."""
 
     @coroutine_function
     def call(store: BaseStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Coroutine[Any, Any, Result]:
@@ -82,7 +82,8 @@ class BaseStore(Store):
     """Runs the rules of `stores.rules`. A store implements three ways to run a rule (`_transact`, `_query`,
     `_query_once`), and overrides the calls for which it has fast paths or queries of its own.
 
-    Within this class, a call that has the name of a module of rules comes after the other calls of that module.
+    In this class, a method that has the name of a module of rules hides the module, so it comes after the other methods
+    that use the module.
     """
 
     @cached_property
@@ -125,7 +126,7 @@ class BaseStore(Store):
     groups = reads(groups.groups)
 
     async def vitals(self) -> StoreVitals:
-        """Nothing: only a server has connections and dead rows."""
+        """Returns empty vitals: only a database server has connections and dead rows."""
         return StoreVitals()
 
     async def get(self, ids: Sequence[int]) -> list[TaskRecord | None]:

@@ -71,7 +71,8 @@ class ReadyRows(Protocol):
 
     async def take(self, node_id: str, taken: Sequence[Taken]) -> list[Claim]:
         """Claim tasks: move them from `ready` to `running`, if they are unchanged since they were read and the node may
-        claim. Returns the claims. The methods above do not return again the tasks that a concurrent claim has taken."""
+        claim. Returns the claims. Later calls of the methods above leave out the tasks that a concurrent claim has
+        taken."""
 
     async def take_members(self, node_id: str, leader: Claim, count: int) -> list[Claim]:
         """Claim the first `count` waiting tasks of the leader's key queue: move them from `waiting` to `running`, in
@@ -127,16 +128,16 @@ class KeyQueueRows(Protocol):
         """Move tasks from `waiting` to `scheduled`, due at these moments."""
 
     async def set_next_starts(self, moments: Mapping[KeyQueueName, int]) -> None:
-        """Store from which moment the next start of each key queue is within its rate."""
+        """Store the moments from which the rates of these key queues permit the next start."""
 
     async def next_batches(self, names: Sequence[KeyQueueName], size: int) -> list[NextBatch]:
-        """Read what each of these key queues has for a batch of this size."""
+        """Read the state of the next batch of each of these key queues. A batch has `size` tasks."""
 
     async def set_alarms(self, moments: Mapping[KeyQueueName, int | None]) -> None:
-        """Store the moment at which the next batch of each key queue is due. None deletes the stored one."""
+        """Store the moment at which the next batch of each key queue is due, its alarm. None deletes the alarm."""
 
     async def due_alarms(self, limit: int) -> list[KeyQueueName]:
-        """The key queues whose stored moment has come, earliest first."""
+        """The key queues whose alarm is due, earliest first, at most `limit`."""
 
     async def of_kind(self, kind: str) -> list[KeyQueueName]:
         """The key queues of a kind that have ready or waiting tasks."""
@@ -152,11 +153,11 @@ class FairRows(Protocol):
     """The tags by which tenants take turns."""
 
     async def tags(self, tenants: Collection[TenantName]) -> dict[TenantName, FairTags]:
-        """The tags from which the next tag of each of these tenants follows."""
+        """The tags from which the next tag of each of these tenants is computed."""
 
     async def oldest(self, classes: Collection[ReadyClass], limit: int) -> dict[ReadyClass, list[int]]:
-        """The smallest ids of the ready tasks with tags of each ready group and priority, ascending, at most `limit` of
-        each."""
+        """The smallest ids of the ready tasks with tags, ascending, at most `limit` for each ready group and
+        priority."""
 
     async def untagged(self, ids: Collection[int]) -> list[UntaggedTask]:
         """The tasks of this list that are ready and have a tenant, but no tag; by ascending id."""
@@ -165,8 +166,8 @@ class FairRows(Protocol):
         """Write the tags of tasks that have none."""
 
     async def ahead(self, task_id: int, limit: int) -> dict[str, int]:
-        """How many ready tasks of each tenant precede a ready task of their kind in claim order. Reads at most `limit`
-        tasks of each ready group. Tasks without a tenant do not count."""
+        """For a ready task: how many ready tasks of its kind precede it in claim order, by tenant. Reads at most
+        `limit` tasks of each ready group. Tasks without a tenant do not count."""
 
 
 class LimitRows(Protocol):
@@ -179,28 +180,28 @@ class LimitRows(Protocol):
         """The last declaration of each of these limits, as JSON, without limits that do not exist."""
 
     async def exclude_unlimited(self) -> None:
-        """Called before a kind gets its first limit `key:<kind>`. Waits for transactions that read the kind's limit as
-        missing, and blocks new ones that read it."""
+        """Called before a kind gets its first limit `key:<kind>`. Waits for transactions that found no limit of the
+        kind, and blocks later ones that would look for it."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
         """Insert a limit, or replace its value and rate. False if a concurrent transaction has stored this
         declaration."""
 
     async def set_value(self, name: str, value: int | None) -> bool:
-        """Change the value of a limit. False if there is none with this name, or it is about batches."""
+        """Change the value of a limit. False if no limit has this name, or if it only describes batches."""
 
     async def set_rate(self, name: str, rate: NewRate | None, latest: int) -> bool:
-        """Change the rate of a limit. If its next start is within the rate only after the moment `latest`, that moment
-        is set. False if there is none with this name, or it is about batches."""
+        """Change the rate of a limit. If its stored next start is later than `latest`, it becomes `latest`. False if no
+        limit has this name, or if it only describes batches."""
 
     async def set_next_starts(self, moments: Mapping[str, int]) -> None:
-        """Store from which moment the next start of each limit is within its rate."""
+        """Store the moments from which the rates of these limits permit the next start."""
 
     async def all(self) -> list[LimitRow]:
         """All limits, by name."""
 
     async def held(self) -> list[PermitCount]:
-        """The permits that running tasks hold, with their numbers."""
+        """How many running tasks hold permits, by their limits and server."""
 
     async def key_queue_totals(self) -> list[KeyQueueTotal]:
         """The numbers of running and waiting tasks in key queues, by kind."""

@@ -34,7 +34,7 @@ class Table(Enum):
 
 
 class Form(IntEnum):
-    """The three inserts, from the one with the fewest columns to the one with all: each unneeded column costs time."""
+    """The three forms of an insert, from the fewest columns to all of them: each unneeded column costs time."""
 
     BARE = 0
     """For a task that is due now and has none of the rarer options."""
@@ -64,7 +64,7 @@ class Column(NamedTuple):
     """Whether tasks of one kind often have different values of this column. SQLite passes the values of other columns
     once for many rows."""
     filter: Filter | None = None
-    """How users can filter tasks by the column (`TaskQuery`). None: they cannot."""
+    """How users can filter tasks by the column (`TaskQuery`). None if they cannot."""
 
 
 COLUMNS: Final = (
@@ -126,14 +126,14 @@ COLUMNS: Final = (
 )
 
 _UNREPLACED: Final = ("kind", "key", "group_id", "has_dependents")
-"""The columns that a replaced task retains: its kind and key, its group, and that other tasks depend on it."""
+"""The columns that a replaced task retains: its kind, key and group, and whether other tasks depend on it."""
 CLAIM_COLUMNS: Final = tuple(
     name for name in field_names(Claim) if name not in ("server", "slot", "protected_for", "waited")
 )
 """The columns of a claim. The other four fields of `Claim` are expressions that differ between statements."""
 _RECORD_COMPUTED: Final = ("reserved_by",)
 _ABSENT: Final = {"fair_tag": "0"}
-"""The value that is read for a field of a record that has no column in the history, where this is not NULL."""
+"""The SQL values of record fields that have no column in the history. Fields that are not listed here are NULL."""
 _EVENT_NAMES: Final = {"task_id": "id", "name": "state", "attempt": "attempts", "at": "finished_at"}
 """The column that an event's field is read from, where the names differ."""
 EVENT_COLUMNS: Final = tuple(_EVENT_NAMES.get(name, name) for name in field_names(Event) if name != "cursor")
@@ -154,7 +154,7 @@ class GivenColumns:
         self.columns: Final = tuple(columns)
         self.names: Final = tuple(column.name for column in self.columns)
         self.values: Callable[[NewTask], tuple[Any, ...]] = attrgetter(*self.names)
-        """The values of a task, as its fields have them."""
+        """Returns the values of these columns for a task, unconverted."""
         self._getters = [(attrgetter(name), _FIELDS[name].type in (bytes, bytes | None)) for name in self.names]
 
     def texts(self, task: NewTask) -> list[Any]:
@@ -287,7 +287,7 @@ _WRITTEN: Final = {
 
 @lru_cache(maxsize=256)
 def source(form: Form, first: int, differs: tuple[bool, ...]) -> str:
-    """What a statement of PostgreSQL selects new tasks from, with a `position`; it stands for `{new}`.
+    """The SQL that replaces `{new}` in a statement of PostgreSQL: a source of new tasks, each with its `position`.
 
     Each field that columns are computed from, and then each column of the form, is a parameter from `$first` on: an
     array if the tasks differ in it (`differs`), else one value for all of them. Arrays cost the driver and the server

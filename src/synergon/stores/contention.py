@@ -10,8 +10,8 @@ class Contention(StoreUnavailable):
 
 
 class RolledBack(StoreUnavailable):
-    """The transaction of a task function could not be opened or written, because all connections are in use, say,
-    or the disk is full. Nothing of it remains, and the task is not charged."""
+    """The transaction of a task function could not be opened or written, for example because all connections are in
+    use, or the disk is full. Nothing of it remains, and the task is not charged."""
 
 
 class RowHeld(StoreUnavailable):

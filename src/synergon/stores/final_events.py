@@ -30,7 +30,8 @@ LONGEST: Final = 100
 BEGINNING: Final = (-1, -1)
 
 NUMBER: Final = "([0-9]{1,19})"
-"""A number in a cursor. At most 19 ASCII digits: a damaged cursor may have other digits, or too many."""
+"""The pattern of a number in a cursor: at most 19 ASCII digits, because a damaged cursor may have other or more
+digits."""
 GREATEST: Final = 2**63 - 1
 
 _TEXT: Final = re.compile(f"{NUMBER}-{NUMBER}(?:~{NUMBER})?")

@@ -1,6 +1,6 @@
 """Listings of tasks, for all stores: conditions and pages.
 
-A page is read by position: the key of the order (the id, a due time, an end) and the id. So pages neither shift nor
+A page begins after a position: the sort key of a task (its id, due time or end) and its id. So pages neither shift nor
 repeat when tasks come and go, and no statement skips rows that it has read before.
 """
 
@@ -33,7 +33,7 @@ class Dialect(NamedTuple):
     values: Callable[[Iterable[str]], Any]
     """Converts these values to the parameter of `among`."""
     text: str
-    """The text of a JSON column."""
+    """The expression for the text of a JSON column."""
     moment: Callable[[int], Any]
     """Converts a moment to a parameter."""
     tagged: str
@@ -52,7 +52,8 @@ def in_order(query: TaskQuery, found: Iterable[Found]) -> list[Found]:
 
 
 def bound_of(query: TaskQuery, positions: Sequence[Position]) -> Position | None:
-    """The first of the positions at which a search must end."""
+    """The first of these positions in the order of the listing, at which the search must end. None if there are
+    none."""
     return min(positions, default=None) if query.ascending else max(positions, default=None)
 
 
@@ -80,7 +81,7 @@ def has_meta(query: TaskQuery, task: TaskRecord) -> bool:
 
 
 def _types(value: Any) -> tuple[type, ...]:
-    """The types of JSON values that equal this one: true is not 1."""
+    """The types of JSON values that can equal this one. Numbers equal only numbers: true is not 1."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return (int, float) if is_number else (type(value),)
 
@@ -123,5 +124,5 @@ def json_forms(text: str) -> list[str]:
 
 
 def like(text: str) -> str:
-    """The pattern for LIKE that contains this text."""
+    """The pattern with which LIKE finds values that contain this text."""
     return "%" + re.sub("([%_!])", r"!\1", text) + "%"

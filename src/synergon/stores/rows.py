@@ -139,11 +139,11 @@ class ChangedTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class FairTags(NamedTuple):
-    """The tags from which the next tag of a tenant follows."""
+    """The tags from which the next tag of a tenant is computed."""
 
     smallest_ready: int | None = None
-    """The smallest tag of the ready tasks of the kind and priority, except those of paused queues. None if there is
-    none, as for all of these."""
+    """The smallest tag of the ready tasks of the kind and priority, except those of paused queues. Each of these fields
+    is None if there is no such tag."""
     smallest_paused: int | None = None
     """The smallest tag of the ready tasks of the kind and priority in paused queues."""
     largest_started: int | None = None
@@ -195,7 +195,7 @@ class KeyQueueLimit(NamedTuple):
     """How many tasks of a key queue may be ready or running in total. None means any number."""
     rate: NewRate | None = None
     batch: NewBatch | None = None
-    """How the tasks of a key queue are run together. Without a batch, each runs alone."""
+    """How the tasks of a key queue are run together. None if each runs alone."""
 
     @property
     def is_unlimited(self) -> bool:
@@ -204,12 +204,12 @@ class KeyQueueLimit(NamedTuple):
 
 
 class NextBatch(msgspec.Struct, frozen=True, gc=False):
-    """What a key queue has for its next batch. Tasks of paused queues do not count, except ready ones."""
+    """The tasks of a key queue that its next batch can have. Tasks of paused queues do not count, except ready ones."""
 
     kind: str
     limit_key: str
     ready: int
-    """How many tasks are ready: the leader of the next batch."""
+    """How many tasks are ready. A ready task is the leader of the next batch."""
     count: int
     """How many tasks are ready or waiting. Counted no further than the size of a batch."""
     since: Moment | None
@@ -345,7 +345,7 @@ class StatisticsRow(msgspec.Struct, frozen=True):
 
 
 class OldestReady(msgspec.Struct, frozen=True):
-    """Since when the oldest ready task of a queue and kind is due."""
+    """The moment since which the oldest ready task of a queue and kind has been due."""
 
     queue: str
     kind: str
@@ -383,7 +383,8 @@ class NodeName(msgspec.Struct, frozen=True):
 
 
 class LimitRow(msgspec.Struct, frozen=True):
-    """The current value and rate of a limit, and how the tasks of its key queues are run together."""
+    """A row of a limit: its value, its rate, and, for the limit of a kind that runs in batches, the size and the wait
+    of a batch."""
 
     name: str
     value: int | None
@@ -393,20 +394,20 @@ class LimitRow(msgspec.Struct, frozen=True):
     by_units: bool | None
     next_at: int | None
     """The moment from which the next start is within the rate (`rules.rates`). None if nothing has started; always None
-    for limits of key queues, each of which has its own."""
+    for limits of key queues, because each key queue has its own moment."""
     batch_size: int | None
     batch_wait: int | None
 
     @property
     def rate(self) -> NewRate | None:
-        """The rate of the limit, if any."""
+        """The rate of the limit. None if it has none."""
         if self.per is None or self.starts is None or self.burst is None:
             return None
         return NewRate(per=self.per, starts=self.starts, burst=self.burst, by_units=bool(self.by_units))
 
     @property
     def batch(self) -> NewBatch | None:
-        """How the tasks of the kind are run together, if they are."""
+        """The size and the wait of a batch. None if the tasks of the kind run alone."""
         if self.batch_size is None or self.batch_wait is None:
             return None
         return NewBatch(size=self.batch_size, wait=self.batch_wait)
@@ -424,8 +425,8 @@ class LockedLimitRow(LimitRow, frozen=True):
 
 
 class PermitCount(msgspec.Struct, frozen=True):
-    """How many running tasks hold permits of exactly these limits and run on a server with this address (None: on no
-    server)."""
+    """How many running tasks hold permits of exactly these limits and run on the server with this address. An `address`
+    of None means no server."""
 
     limits: Names
     address: str | None
@@ -465,7 +466,7 @@ class UsedServer(msgspec.Struct, frozen=True):
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """The health of a server, and what its provider declares about it."""
+    """The health of a server, and the back-off and probe settings of its provider."""
 
     provider: str
     address: str

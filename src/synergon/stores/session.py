@@ -193,10 +193,11 @@ class NodeRows(Protocol):
         """The ids of the nodes with a live lease that run the kind and serve the queue."""
 
     async def names(self, ids: Collection[str]) -> dict[str, NodeName]:
-        """The names and processes of these nodes, also of nodes that are gone. Others are missing."""
+        """The names and processes of these nodes, also of nodes that are gone. A node whose name is not stored is
+        missing."""
 
     async def prune_names(self, age: int, limit: int) -> None:
-        """Forget the names of at most `limit` nodes that are gone for longer than `age` microseconds."""
+        """Delete the names of at most `limit` nodes that have been gone for longer than `age` microseconds."""
 
     async def delete_idle(self, dead: Collection[str]) -> None:
         """Delete the nodes of this list that hold no running task, and keep their names."""
@@ -208,7 +209,7 @@ class AuditRows(Protocol):
     __slots__ = ()
 
     async def add(self, action: NewAction, outcome: str | None) -> AuditRecord:
-        """Insert an operator action. An outcome of None means that the named node will report it."""
+        """Insert an operator action. If `outcome` is None, the named node or an engine will report it."""
 
     async def may_add(self) -> bool:
         """Whether the user of the database may insert into the audit."""
@@ -235,7 +236,7 @@ class RetentionRows(Protocol):
         """The retention. None if there is none yet."""
 
     async def locked(self) -> StoredRetention | None:
-        """`read`, with a lock: no other transaction changes it before this one ends."""
+        """`read`, with a lock: no other transaction changes the retention before this one ends."""
 
     async def write(self, retention: StoredRetention) -> None:
         """Replace the retention."""
@@ -247,13 +248,13 @@ class StatisticsRows(Protocol):
     __slots__ = ()
 
     async def write(self, rows: Sequence[StatisticsRow]) -> None:
-        """Insert rows, or replace the numbers of those that exist."""
+        """Insert rows, or replace the numbers of existing rows."""
 
     async def since(self, span: int, moment: int, kind: str | None, queue: str | None) -> list[StatisticsRow]:
         """The rows of this span that begin at the moment or later, of all kinds and queues or of the given ones."""
 
     async def oldest(self, span: int, before: int) -> int | None:
-        """The moment of the oldest row of this span, if it is before the given one."""
+        """The moment of the oldest row of this span that begins earlier than `before`. None if there is none."""
 
     async def take(self, span: int, at: int) -> list[StatisticsRow]:
         """Delete the rows of this span and moment, and return them."""
@@ -272,8 +273,8 @@ class ScheduleRows(Protocol):
         """Insert a schedule. False if there is one with this name."""
 
     async def due(self, declared: Collection[str], limit: int) -> list[ScheduleRow]:
-        """Lock and read the first schedules that are due now, except those that another transaction has locked. Of
-        those that are declared in code, only the named ones."""
+        """Lock and read the first schedules that are due now, except those that another transaction has locked. Of the
+        schedules that code declares, only those in `declared`."""
 
     async def locked(self, names: Collection[str]) -> dict[str, ScheduleRow]:
         """Lock and read the schedules with these names."""
@@ -289,7 +290,8 @@ class ScheduleRows(Protocol):
         """All schedules, by name."""
 
     async def next_due(self, declared: Collection[str]) -> int | None:
-        """When the next schedule is due. Of those that are declared in code, only the named ones count."""
+        """When the next schedule is due. Of the schedules that code declares, only those in `declared` count. None if
+        there is none."""
 
     async def live_tasks(self, ids: Collection[int]) -> set[int]:
         """The tasks of this list that have not ended. Their rows are not locked."""
@@ -305,13 +307,14 @@ class CountRows(Protocol):
         """How many live tasks there are."""
 
     async def first(self, limit: int) -> Counts[CountName]:
-        """How many live tasks there are, if not all states together have more than `limit`; otherwise too few."""
+        """How many live tasks there are, if there are at most `limit`. Otherwise the sum exceeds `limit`, but may be
+        too small."""
 
     async def final(self) -> Counts[CountName]:
         """How many final tasks there are."""
 
     async def stored(self) -> LiveCount | None:
-        """The numbers that the last call of `store` has written."""
+        """The numbers that the last call of `store` has written. None if there are none."""
 
     async def store(self, row: LiveCount) -> None:
         """Write the numbers of live tasks. They replace the stored ones."""
@@ -320,12 +323,12 @@ class CountRows(Protocol):
         """All queues, by name."""
 
     async def oldest_ready(self) -> list[OldestReady]:
-        """For each queue and kind with ready tasks, since when the oldest is due. Of tasks with several priorities, the
-        next one with the highest and the next one with the lowest priority are compared. One or two index steps for
-        each ready group."""
+        """For each queue and kind with ready tasks, since when the oldest has been due. If tasks have several
+        priorities, only the first task of the highest and the first of the lowest priority are compared. So each ready
+        group costs one or two index steps."""
 
     async def failures(self, age: int, limit: int) -> list[KindCount]:
-        """How many tasks failed at most `age` ago, by kind. Counts the latest `limit` of them."""
+        """How many tasks failed at most `age` microseconds ago, by kind. Counts only the latest `limit` of them."""
 
     async def overdue(self) -> int:
         """How many running tasks have exceeded their timeout and do not end."""
@@ -358,7 +361,8 @@ class Session(Protocol):
 
     @property
     def is_callers(self) -> bool:
-        """Whether the transaction is a caller's own, which must not lock what others wait for."""
+        """Whether the transaction belongs to a caller (`conn=`). It then must not lock rows that other transactions
+        wait for."""
 
     @property
     def dependencies(self) -> DependencyRows:

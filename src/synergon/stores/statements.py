@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"^-- (?:name|(part)): (\w+)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _PART: Final = re.compile(r"\{(\w+)\.(\w+)\}")
 _PART_OF: Final = r"^(?:WITH (?:RECURSIVE )?)?({name}(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\(\n.*?^\))"
-"""The part of a statement with this name: a common table expression."""
+"""The pattern of a named part of a statement: a common table expression."""
 _COLUMNS: Final = {
     f"{{{row_type.__name__}}}": ", ".join(field_names(row_type))
     for row_type in (
@@ -68,8 +68,8 @@ def statements(
 
     `{new}`, the source of new tasks, and `{key}`, the key of a listing, remain: they are written for each call.
 
-    Statements and parts in the folder `overlay` are added, or replace those of the same name. A statement without text
-    removes the one of the same name.
+    Statements and parts in the folder `overlay` are added, or replace those with their names. A statement without text
+    removes the statement with its name.
     """
     found = _read(dialect, schema)
     if overlay is not None:

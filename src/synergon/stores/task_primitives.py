@@ -154,8 +154,8 @@ class TaskRows(Protocol):
         states, by id. A task whose key a live task holds, or an earlier one of the list, is not changed."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Insertion]:
-        """Insert tasks without keys, with ascending ids. The state of a task is `waiting` if it waits for a group, else
-        `scheduled` if it is due later, else `waiting` if it has a limit key, else `ready`."""
+        """Insert tasks without keys, with ascending ids. The state of a task is `waiting` if it waits for dependencies,
+        else `scheduled` if it is due later, else `waiting` if it has a limit key, else `ready`."""
 
     async def add_keyed(self, task: NewTask) -> Insertion | None:
         """Insert a task with a key, as `add` does. None if a live task holds the key, or a hold of it has not
@@ -205,8 +205,7 @@ class KeyHoldRows(Protocol):
 
     async def is_free(self, kind: str, key: str, task_id: int) -> bool:
         """Whether no other task holds the key. Called after the task with this id was inserted with the key. From then
-        on no other transaction can take the key, but one may have taken it between the check of the insert and the
-        insert."""
+        on no other transaction can take the key, but another one may have taken it between the check and the insert."""
 
     async def release(self, task_id: int) -> None:
         """Delete the hold of a task. The caller deletes the task next."""
@@ -240,23 +239,24 @@ class DependencyRows(Protocol):
         """The open dependencies on these tasks."""
 
     async def lock_dependents(self, ids: Collection[int], others: Collection[int]) -> list[int]:
-        """Lock the live tasks with open dependencies on these, and some others, by ascending id. Returns their ids."""
+        """Lock the live tasks with open dependencies on the tasks `ids`, and the tasks `others`, by ascending id.
+        Returns the ids of the locked tasks."""
 
     async def doomed(self, ids: Collection[int]) -> list[int]:
-        """These tasks, and all tasks that are cancelled because of them, directly or through other tasks. Their rows
-        are not locked."""
+        """These tasks, and all tasks that must be cancelled because of them, directly or through other tasks. Their
+        rows are not locked."""
 
     async def cancelled_with(self, ids: Collection[int]) -> list[int]:
         """These tasks, and all tasks that were cancelled because of them, directly or through other tasks."""
 
     async def close(self, ended: Mapping[int, str]) -> None:
-        """Close the open dependencies on these tasks, with how they ended."""
+        """Close the open dependencies on these tasks. `ended` has the id of each task and how it ended."""
 
     async def reopen(self, rows: Sequence[DependencyRow]) -> None:
         """Open these dependencies."""
 
     async def release(self, ids: Sequence[int]) -> list[ChangedTask]:
-        """Move those of these tasks that wait for dependencies, and have no open one, to `scheduled`, `waiting` or
+        """Move the tasks of this list that wait for dependencies, but have no open one, to `scheduled`, `waiting` or
         `ready`, by due time and limit key."""
 
     async def make_dependent(self, ids: Collection[int]) -> list[ChangedTask]:
@@ -292,10 +292,11 @@ class GroupRows(Protocol):
 
     async def end_empty(self, ids: Iterable[int]) -> list[int]:
         """End the groups of this list that have no live task, with the state that their tasks give them: `failed` if
-        one failed, else `cancelled` if one was cancelled. Returns those that had not ended before."""
+        one failed, else `cancelled` if one was cancelled, else `succeeded`. Returns the groups that had not ended
+        before."""
 
     async def reopen_flows(self, ids: Iterable[int]) -> None:
-        """Note that those of these groups that are flows have not ended."""
+        """Mark the flows among these groups as not ended."""
 
     async def live_tasks(self, group_id: int) -> list[int]:
         """The live tasks of a group."""

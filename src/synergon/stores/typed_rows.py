@@ -1,8 +1,8 @@
 """Typed rows: turns a row of a statement into a struct whose fields are the statement's columns, by name and in order.
 
-This is the one place where stored values become typed ones, so one unreadable row harms only itself: `read_rows` reads
-a row that cannot be read column by column, replaces what is unreadable by a harmless value, and notes it in
-`stores.unreadable`. A row without such a value for one of its columns is left out.
+Stored values become typed values only here, so an unreadable row harms only itself: if a row cannot be read as a whole,
+`read_rows` reads it column by column, replaces unreadable values by harmless ones, and notes them in
+`stores.unreadable`. A row is left out if an unreadable column has no replacement.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _raw(column: str | bytes | None) -> msgspec.Raw | None:
 
 
 def _raw_as(decoder: msgspec.json.Decoder[Any]) -> Callable[[str | bytes | None], msgspec.Raw | None]:
-    """`_raw` for a value that must have a certain type, too."""
+    """Returns a variant of `_raw` that also raises if the value does not have the type of `decoder`."""
 
     def decode(column: str | bytes | None) -> msgspec.Raw | None:
         if column is not None:
@@ -224,7 +224,8 @@ _FROM_OTHER_TABLES: Final[dict[type[msgspec.Struct], tuple[str, ...]]] = {TaskRe
 
 
 def field_names(row_type: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The names of the columns from which a row of this type is read: those that its fields have in JSON."""
+    """The names of the columns that a row of this type is read from. A column has the JSON name of its field; fields
+    without a column are left out."""
     return tuple(field.encode_name for field in _fields(row_type))
 
 
@@ -242,8 +243,8 @@ def _decoder_of(row_type: type[msgspec.Struct], field: msgspec.structs.FieldInfo
 @cache
 def row_reader(row_type: type[Row], columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Row]:
     """Make a function that converts a row with these columns to a `row_type`. That function raises if a value cannot be
-    read. Raises here if the columns are not the fields of the struct, in order; those of a record may come in any
-    order."""
+    read. Raises at once if the columns are not the fields of the struct, in order. The columns of a `Record` may come
+    in any order."""
     fields, names = _fields(row_type), field_names(row_type)
     is_record = issubclass(row_type, Record)
     is_right = sorted(columns) == sorted(names) if is_record else columns == names
@@ -278,7 +279,8 @@ def read_rows(
     *,
     has_bad_text: bool = False,
 ) -> list[Row]:
-    """Rows as structs. Never raises because of what a row contains. `has_bad_text`: some values may be `BadText`."""
+    """Convert rows to structs. Never raises because of what a row contains. `has_bad_text`: some values may be
+    `BadText`."""
     read = row_reader(row_type, columns)
     if not has_bad_text:
         with suppress(Exception):  # a value can be wrong in any way; then each is looked at
@@ -288,7 +290,7 @@ def read_rows(
 
 
 def read_row(row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any]) -> Row:
-    """One row as a struct whose fields all have replacements. What is unreadable is not noted."""
+    """Convert a row to a struct whose fields all have replacements. Unreadable values are not noted."""
     found = _read_one(row_type, columns, row, None)
     assert found is not None, f"a column of {row_type.__name__} has no replacement"
     return found
@@ -297,7 +299,8 @@ def read_row(row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any]) 
 def _read_one(
     row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any], unreadable: UnreadableRows | None
 ) -> Row | None:
-    """A row as a struct. If that fails, the row is read column by column, which takes many times as long."""
+    """Convert a row to a struct. If that fails, the row is read column by column, which takes many times as long. None
+    if the row must be left out."""
     read: Row | None = None
     if BadText not in map(type, row):
         with suppress(Exception):
@@ -308,7 +311,8 @@ def _read_one(
 def _read_carefully(
     row_type: type[Row], columns: tuple[str, ...], row: Sequence[Any], unreadable: UnreadableRows | None
 ) -> Row | None:
-    """A row as a struct, with replacements for what is unreadable. None if one of these columns has no replacement."""
+    """Convert a row to a struct, with replacements for unreadable values. None if an unreadable column has no
+    replacement."""
     by_column = {field.encode_name: field for field in _fields(row_type)}
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
