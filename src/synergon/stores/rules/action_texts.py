@@ -66,8 +66,8 @@ def check(action: NewAction) -> None:
 
 
 def limit_change(action: NewAction) -> LimitChange:
-    """The new value of a limit (a number, or null for no limit), or the object with its new value or rate. Raises
-    `Rejected` if it is not valid."""
+    """The change of a limit: a number, null for no limit, or an object with a new value or rate. Raises `Rejected` if
+    it is not valid."""
     if not isinstance(action.value, dict):
         return LimitChange(value=_number(action.value, "a limit"))
     try:
@@ -135,7 +135,7 @@ def why(action: NewAction) -> str | None:
 
 
 def rescheduling(action: NewAction) -> Rescheduling:
-    """When the task is due. Raises `Rejected` if it is not a delay or a moment."""
+    """The new due time of the task. Raises `Rejected` if it is neither a delay nor a moment."""
     given = action.value if isinstance(action.value, dict) else {}
     if len(given) != 1 or not given.keys() <= {"delay", "run_at"} or not all(map(_is_whole, given.values())):
         raise Rejected(f"a task is due after a delay or at a moment, in microseconds, got {action.value!r}")
@@ -254,7 +254,7 @@ def describe_retention(cutoffs: Cutoffs | StoredRetention) -> str:
 
 
 def schedule_outcome(done: bool | None, changed: str, unchanged: str) -> str:
-    """The outcome text of a change of a schedule; `done` is None if there is no such schedule."""
+    """The outcome text of a change of a schedule. Raises `Rejected` if `done` is None: there is no such schedule."""
     if done is None:
         raise Rejected("no schedule of that name")
     return changed if done else unchanged
@@ -279,12 +279,14 @@ def retry_outcome(moved: Moved) -> str:
 
 
 def key_holder_of(action: AuditRecord) -> int | None:
-    """The live task whose key was in the way of a retry, from the outcome text."""
+    """The live task that holds the key of a task whose retry was rejected, from the outcome text. None if there is
+    none."""
     return _number_in(action, HELD_KEY)
 
 
 def dependent_of(action: AuditRecord) -> int | None:
-    """The live task that was in the way of a deletion, from the outcome text."""
+    """The live task that depends on a task whose deletion was rejected, from the outcome text. None if there is
+    none."""
     return _number_in(action, NEEDED)
 
 
@@ -308,7 +310,8 @@ def meta_outcome(meta: dict[str, Any] | None) -> str:
 
 
 def moves_outcome(moves: Sequence[Moved], done: str) -> str:
-    """The outcome text of an operation on the tasks of a group or a flow. Raises `Rejected` if a key was in the way."""
+    """The outcome text of an operation on the tasks of a group or a flow. Raises `Rejected` if another task holds the
+    key of one of them."""
     holder = next((moved.key_holder for moved in moves if moved.key_holder is not None), None)
     if holder is not None:
         raise Rejected(HELD_KEY.format(holder))

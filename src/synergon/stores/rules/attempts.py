@@ -1,8 +1,8 @@
-"""Notes how attempts of tasks ended.
+"""Records how attempts of tasks ended.
 
-Every attempt that ends otherwise than by a success is appended to the list in its task's row (`ended_attempts`), by the
-statement that charges the task. A success is not written: the row of a task that has succeeded contains when its last
-attempt started and ended, and where it ran (`TaskRecord.attempts_made`). Only the retry of such a task writes it.
+Every attempt that ends without success is appended to the list in its task's row (`ended_attempts`), by the statement
+that charges the task. A success is not written: the row of a task that has succeeded contains when its last attempt
+started and ended, and where it ran (`TaskRecord.attempts_made`). Only a retry of such a task writes its success.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ async def with_ended(
 
 
 async def keep_success(session: Session, task: FinalTask) -> None:
-    """Write the success of a task that has just been brought back for a retry: its row forgets when that attempt
-    started and ended. Does nothing if the task had not succeeded."""
+    """Record the success of a task that was just brought back for a retry, because its row no longer contains when that
+    attempt started and ended. Does nothing if the task had not succeeded."""
     if task.state is State.SUCCEEDED:
         names = {} if task.node_id is None else await session.nodes.names([task.node_id])
         success = _success(task, names.get(task.node_id or ""))

@@ -3,11 +3,11 @@
 The tasks of a kind with batches wait in key queues. Only the first of a key queue becomes `ready`, when its batch is
 complete (`size` tasks) or due (the oldest has waited for `wait`): it is the leader of the batch. A claim takes the
 leader like any other task, with the capacity and permits that it needs, and then the next waiting tasks of its key
-queue, which need neither: a batch is one execution. So which tasks a batch has is decided by its claim, and nothing has
-to be undone if a task is cancelled, expires or is replaced before that.
+queue, which need neither: a batch is one execution. So the claim decides which tasks a batch has, and nothing has to be
+undone if a task is cancelled, expires or is replaced before that.
 
 While a batch is neither complete nor due, an alarm is stored: the moment at which it will be due. An alarm holds no
-task; it only says which key queue `wake` has to look at.
+task; it only tells `wake` which key queue to balance.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from synergon.stores.rules.rates import LAST_MOMENT
 from synergon.stores.session import Moves, Session
 
 ITEMS_AT_ONCE: Final = 1000
-"""After how many tasks a claim takes no further batch: a longer transaction would delay others."""
+"""A claim that has taken this many tasks takes no further batch, because a longer transaction would delay others."""
 
 
 async def balance(session: Session, names: Collection[KeyQueueName], batch: NewBatch) -> Moves:
-    """Make the first task of these key queues ready if their next batch is complete or due, and no other task. Returns
-    the moved tasks. The caller has locked the key queues."""
+    """Make the first task of each key queue ready if its next batch is complete or due, and all other tasks `waiting`.
+    Returns the moved tasks. The caller has locked the key queues."""
     rows, now, moves = session.key_queues, await session.read_clock(), Moves()
     excess: list[int] = []
     leaders: dict[int, str] = {}
@@ -67,7 +67,8 @@ def _alarm(found: NextBatch, batch: NewBatch, *, is_due: bool) -> int | None:
 
 
 def _due_at(found: NextBatch, batch: NewBatch) -> int | None:
-    """When the oldest task of the batch has waited long enough. A damaged row may have any wait."""
+    """When the oldest task of the batch has waited long enough. None if there is no task. A damaged row may have any
+    wait."""
     return None if found.since is None else min(found.since + batch.wait, LAST_MOMENT)
 
 
@@ -94,9 +95,9 @@ def sizes_of(request: ClaimRequest) -> dict[str, int]:
 async def take_members(
     session: Session, node_id: str, sizes: Mapping[str, int], leaders: Iterable[Claim]
 ) -> dict[int, list[Claim]]:
-    """Claim the other tasks of the batches of these leaders. Returns the claims of each batch by its leader, who comes
-    first. Tasks without a key queue run alone, and are missing. The caller applies the follow-ups: the next task of a
-    key queue may become a leader."""
+    """Claim the other tasks of the batches of these leaders. Returns the claims of each batch, leader first, by the id
+    of the leader. Tasks without a key queue run alone, and are missing. The caller applies the follow-ups: the next
+    task of a key queue may become a leader."""
     batches: dict[int, list[Claim]] = {}
     for leader in leaders:
         size = sizes.get(leader.kind)

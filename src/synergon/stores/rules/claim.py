@@ -30,14 +30,14 @@ from synergon.stores.rules.shared_capacity import SharedCapacity
 from synergon.stores.session import Session
 
 PLANS: Final = 8
-"""How often a claim plans at most, if concurrent claims take some of its planned tasks each time."""
+"""The maximum number of plans in a claim, if concurrent claims take some of its planned tasks each time."""
 
 PLANS_FOR_BATCHES: Final = 64
-"""How often a claim plans at most if it takes batches: each batch that it takes may make the next one ready."""
+"""The maximum number of plans in a claim that takes batches: each batch that it takes may make the next one ready."""
 
 READ_FOR_TARGETS: Final = 1000
 """How many tasks of a group are read if some of them are for one server only or have blamed a server, and how many
-commands for each server. Behind a task that cannot run now there may be one that can."""
+commands for each server. Behind a task that cannot run now there may be a task that can."""
 
 
 async def claim(session: Session, request: ClaimRequest, groups: Collection[ReadyGroupName]) -> Claims:
@@ -141,8 +141,8 @@ async def _charge_key_queues(session: Session, request: ClaimRequest, started: I
 
 
 async def _with_hopeless(session: Session, request: ClaimRequest, groups: Iterable[ReadyGroupName]) -> ClaimRequest:
-    """The request, extended by tasks that this node and all other live nodes have refused: the node that had not
-    refused them has left since."""
+    """The request with `hopeless` set: the tasks that this node and all other live nodes have refused. The node that
+    had not refused them has left since."""
     refused = [(kind, queue, by) for kind, queue, text in groups if request.node_id in (by := _refused_by(text))]
     if not refused:
         return request
@@ -221,8 +221,8 @@ async def _gather(
 
 
 async def _oldest(session: Session, candidates: Collection[ReadyTask]) -> Mapping[ReadyClass, Sequence[int]]:
-    """The smallest ids of the classes of candidates with tags. They are not needed if all candidates are of one
-    kind."""
+    """The smallest ids of each class of candidates with tags, for `fair_ages`. Empty if all candidates are of one kind,
+    because then they are not needed."""
     classes = {task.ready_class for task in candidates if task.fair_tag}
     if not classes or len({task.kind for task in candidates}) == 1:
         return {}
@@ -283,8 +283,8 @@ def _may_pass_over(plan: ClaimPlan, kind: KindRequest, group: ReadyGroupName) ->
 
 
 async def _commands(session: Session, plan: ClaimPlan) -> list[ReadyTask]:
-    """The first commands for each server that has a free permit. Other commands are not read, so they block none of
-    these."""
+    """The first commands for each server that has a free permit. Commands for other servers are not read, so they block
+    none of these."""
     kinds = [kind for kind in plan.request.kinds if kind.is_command and kind.count > 0]
     providers = sorted({kind.provider for kind in kinds if kind.provider is not None})
     servers = {provider: plan.shared.open_to_commands(provider) for provider in providers}

@@ -49,7 +49,7 @@ class ReadyTask(NamedTuple):
     units: int = 1
     """How many units a start of the task charges to the rates of its limits."""
     has_blamed: bool = False
-    """Whether the task has blamed a server. It then waits for another one than `avoid`, if one is in service."""
+    """Whether the task has blamed a server. It then waits for a server other than `avoid`, if one is in service."""
 
     @property
     def group(self) -> ReadyGroupName:
@@ -63,8 +63,8 @@ class ReadyTask(NamedTuple):
 
 
 def server_to_avoid(server: str | None, attempts: int, server_failures: int) -> str | None:
-    """The server of the previous attempt, which a task that has failed or blamed it avoids. None before the first
-    attempt."""
+    """The server of the previous attempt, which the next attempt avoids. None if no attempt of the task has failed or
+    blamed its server."""
     return server if attempts > 0 or server_failures > 0 else None
 
 
@@ -125,8 +125,8 @@ class ClaimPlan:
         return task is not None and self.shared.take(self._kinds[task.kind], task) is not None
 
     def offer(self, task: ReadyTask) -> Grant | None:
-        """Take the task and return its permits, or reserve capacity for it, or pass it over (both None). Tasks are
-        offered in claim order."""
+        """Take the task, reserve capacity for it, or pass it over. Returns the permits of a taken task, otherwise None.
+        Tasks are offered in claim order."""
         kind_request = self._kinds[task.kind]
         if not self._may_take_more(task):
             return None
@@ -172,9 +172,10 @@ class ClaimPlan:
 
 
 def fair_ages(tasks: Iterable[ReadyTask], oldest: Mapping[ReadyClass, Sequence[int]] = NOTHING_READ) -> dict[int, int]:
-    """The ages of tasks with tags, by id. Of those of a kind and priority, the smallest tag gets the smallest id of all
-    ready ones as its age, and so on: a kind is as old as its oldest tasks, and tags decide which of its tasks start.
-    `oldest` are the smallest ids of each class, also of tasks that were not read."""
+    """The ages of tasks with tags, by id. Within a kind and priority, the task with the smallest tag gets the smallest
+    id of all ready tasks as its age, the next task the next id, and so on. So a kind is as old as its oldest tasks, and
+    tags decide which of its tasks start. `oldest` are the smallest ids of each class, also of tasks that were not
+    read."""
     kinds: dict[tuple[str, int, bool], list[ReadyTask]] = {}
     for task in tasks:
         kinds.setdefault((task.kind, task.priority, is_suspect_text(task.requirements)), []).append(task)

@@ -1,8 +1,8 @@
 """Counts tasks.
 
-The transactions that end tasks keep the numbers of final tasks. Live tasks are counted by reading them, because every
-statement that moves a task would have to keep a counter. Up to `MOST_COUNTED` of them are counted for each answer. If
-there are more, the answer has the numbers of the last count, and its moment. Nodes count at intervals.
+Transactions that end tasks update the numbers of final tasks. Live tasks are counted by reading them, because otherwise
+every statement that moves a task would have to update a counter. Up to `MOST_COUNTED` live tasks are counted for each
+answer. If there are more, the answer has the numbers and the moment of the last count. Nodes count at intervals.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from synergon.stores.rows import CountName, LiveCount
 from synergon.stores.session import Session
 
 MOST_COUNTED: Final = 5000
-"""Up to this number live tasks are counted for each answer."""
+"""If there are at most this many live tasks, they are counted for each answer."""
 
 OLDEST: Final = 150_000_000
-"""Numbers that were counted longer ago than these microseconds are not used: no node counts any more."""
+"""Stored numbers that are older than this, in microseconds, are not used: no node counts any more."""
 
 
 async def counts(session: Session, *, is_exact: bool = False) -> Counts[CountName]:

@@ -1,10 +1,10 @@
 """Dependencies: connects new tasks with the tasks that they need, and releases or cancels them when those have ended.
 
-A task waits (`is_dependent`) as long as one of its rows of dependencies is open. There is no counter. A task knows from
-its own row (`has_dependents`) whether its end concerns other tasks, so a task without dependents pays nothing. The
-transaction that stores a dependent locks the tasks that it needs and marks them; the transaction that ends a task
-locks its dependents before it looks for open rows. So of two tasks that end at one moment, the later transaction sees
-the row of the other one closed.
+A task waits (`is_dependent`) as long as one of its rows of dependencies is open. There is no counter. The row of a task
+says (`has_dependents`) whether its end concerns other tasks, so the end of a task without dependents costs nothing
+more. The transaction that stores a dependent locks the tasks that it needs and marks them; the transaction that ends a
+task locks its dependents before it looks for open rows. So if two needed tasks end at one moment, the later transaction
+sees that the other dependency is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Needed = Mapping[int, State]
 """The states of the stored tasks that new tasks need. A task that does not exist is missing."""
 
 NO_BYTES: Final = -1
-"""The greatest size of results that are not wanted."""
+"""The limit of bytes that excludes all results, for readers that do not want them."""
 
 
 # ---------------------------------------------------------------- new tasks
@@ -55,8 +55,8 @@ async def _read_needed(session: Session, tasks: Iterable[NewTask]) -> Needed:
 
 async def prepare(session: Session, tasks: Sequence[NewTask], needed: Needed | None) -> tuple[list[NewTask], Needed]:
     """Set the fields of new tasks that follow from their dependencies (`has_dependencies`, `is_dependent`,
-    `has_dependents`). `needed` is what `check` returned; None for children of a task, whose end cannot fail any more:
-    for them a task that does not exist has ended without success."""
+    `has_dependents`). `needed` is the result of `check`. It is None for children of a task, whose end cannot fail any
+    more: for them a task that does not exist counts as ended without success."""
     if needed is None:
         needed = await _read_needed(session, tasks)
     steps = {need.step for task in tasks for need in task.after}
@@ -101,7 +101,7 @@ async def connect(
     if not session.is_callers:
         await session.dependencies.mark_needed({row.needs_id for row in rows if needed.get(row.needs_id) in LIVE})
     later = set(unsettled)
-    # A step is not created if a live task holds its key. What would follow only such steps waits for nothing.
+    # A step is not created if a live task holds its key. A task that needs only such steps waits for nothing.
     waiting = {row.task_id for row in rows if row.ended_as is None} | later
     session.touched.dependents.update(
         entry.id for task, entry in pairs if task.is_dependent and entry.id not in waiting
@@ -145,9 +145,9 @@ async def find_circle(session: Session, map_id: int, items: Iterable[NewTask]) -
 
 
 async def add_items(session: Session, map_id: int, items: Sequence[Insertion]) -> None:
-    """Let the tasks that wait for a map wait for the tasks of its items, too. If a task holds the unique key of an
-    item, that is its task: two maps may share it. One that has come to wait for the map since `find_circle`, because
-    of another map that ends at this moment, is left out."""
+    """Make the tasks that wait for a map wait for the tasks of its items, too. If an existing task holds the unique key
+    of an item, it is the task of that item, which two maps may share. It is left out if it waits for the map by now,
+    because another map has ended since `find_circle`."""
     waiting = await session.dependencies.open_on([map_id])
     if not waiting:
         return
@@ -198,7 +198,8 @@ async def settle(session: Session, limit: int) -> None:
 
 
 async def _lock_open(session: Session, ids: Collection[int]) -> tuple[Needed, dict[int, str]]:
-    """Lock the tasks on which these have open dependencies. Returns them, and how those ended that are not live."""
+    """Lock the tasks on which the tasks `ids` have open dependencies. Returns their states, and how the tasks that are
+    not live ended."""
     is_open = {row.needs_id for row in await session.dependencies.of(ids) if row.ended_as is None}
     needed = await session.dependencies.lock_needed(is_open) if is_open else {}
     return needed, {
@@ -210,8 +211,8 @@ async def _lock_open(session: Session, ids: Collection[int]) -> tuple[Needed, di
 
 
 async def follow(session: Session) -> Moves:
-    """Close the dependencies on the tasks that have ended, cancel the tasks that must not run without them, step by
-    step, and release those that have no open dependency. Returns the moved tasks."""
+    """Close the dependencies on the tasks that have ended, cancel the dependents that must not run without them, and in
+    turn their dependents, and release the tasks that have no open dependency left. Returns the moved tasks."""
     touched, rows, moves = session.touched, session.dependencies, Moves()
     while touched.ended or touched.dependents or touched.doomed:
         ended, touched.ended = touched.ended, {}
@@ -252,9 +253,9 @@ async def _release(session: Session, ids: Sequence[int]) -> Moves:
 
 
 async def cancelled_with(session: Session, ids: Collection[int]) -> dict[int, FinalTask]:
-    """The final tasks that were cancelled because of these, step by step. Left out, with all that depend on them, are
-    those that another task prevents from running, because it has not succeeded since, and those whose unique key a live
-    task holds by now."""
+    """The final tasks that were cancelled because of the tasks `ids`, directly or through other tasks. Leaves out tasks
+    that another unsuccessful task still prevents from running, tasks whose unique key a live task holds, and all tasks
+    that depend on these."""
     found = await session.tasks.final(set(await session.dependencies.cancelled_with(ids)).difference(ids))
     if not found:
         return {}
@@ -274,8 +275,8 @@ async def cancelled_with(session: Session, ids: Collection[int]) -> dict[int, Fi
 
 
 async def left_behind(session: Session, ids: Collection[int]) -> set[int]:
-    """Of tasks that were cancelled because of others, those that no other task prevents from running by now. A retry of
-    the others has left them out because a live task held their unique key."""
+    """The tasks of `ids` that no dependency prevents from running any more. All of `ids` were cancelled because of a
+    dependency. A retry of the dependency left them out, because a live task held their unique key."""
     rows = await session.dependencies.of(ids) if ids else []
     return set(ids) - {row.task_id for row in rows if _prevents(row)}
 
@@ -287,8 +288,8 @@ def _prevents(row: DependencyRow) -> bool:
 
 async def reopen(session: Session, ids: Collection[int]) -> None:
     """Reopen the dependencies on tasks that run again: the tasks that need them and have not started wait once more.
-    The dependencies of tasks that have ended are reopened, too: how the task ends now decides whether a later retry of
-    another one brings them back."""
+    The dependencies of ended tasks are reopened, too: the new end of the needed task decides whether a later retry of
+    another task brings them back."""
     rows = await session.dependencies.on(ids)
     if not rows:
         return
@@ -304,8 +305,8 @@ async def reopen(session: Session, ids: Collection[int]) -> None:
 
 
 async def wait_again(session: Session, ids: Collection[int]) -> Moves:
-    """Let revived tasks wait if a task that they need has not ended. The follow-ups release or cancel those whose
-    tasks have ended since. Returns the tasks that wait."""
+    """Make revived tasks wait if they have open dependencies. Follow-ups release or cancel them if the needed tasks
+    have ended since. Returns the tasks that wait."""
     needed, ended = await _lock_open(session, ids) if ids else ({}, {})
     if not needed and not ended:
         return {}
@@ -323,8 +324,8 @@ async def wait_again(session: Session, ids: Collection[int]) -> Moves:
 
 
 async def read(session: Session, ids: Sequence[int], *, with_results: bool = False) -> list[list[Dependency]]:
-    """The dependencies of these tasks, in order. `with_results`: with the results of those that succeeded, as far as
-    those of one task are not too large together."""
+    """The dependencies of each of these tasks, in order. With `with_results`, they include results, unless the results
+    for one task are too large together."""
     found: dict[int, list[Dependency]] = {task_id: [] for task_id in ids}
     for row in await session.dependencies.read(ids, RESULTS_LIMIT_BYTES if with_results else NO_BYTES):
         found[row.task_id].append(
@@ -342,7 +343,7 @@ async def read(session: Session, ids: Sequence[int], *, with_results: bool = Fal
 
 
 def _state(row: NeededTask) -> State | None:
-    """The state of a dependency. One that has ended counts as it ended, even if it was pruned since."""
+    """The state of a needed task, or, if it was pruned, the state in which it ended. None if it was deleted."""
     if row.state is not None or row.ended_as in (None, DELETED):
         return row.state
     return State(row.ended_as)

@@ -1,7 +1,7 @@
 """Ends tasks: the one way by which rules move live tasks to the history, or delete them.
 
-Each end is noted in `session.touched`, so that `follow_ups.apply_follow_ups` tells the key queue, the group and the
-tasks that depend on it.
+Each end is noted in `session.touched`, so that `follow_ups.apply_follow_ups` updates the key queue, the group and the
+dependents of the task.
 """
 
 from __future__ import annotations

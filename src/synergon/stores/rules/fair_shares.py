@@ -37,7 +37,7 @@ LAST_TAG: Final = 2**62
 
 
 async def with_tags(session: Session, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-    """New tasks without keys, with tags for those that are ready at once."""
+    """The new tasks, which have no unique keys, with tags for those that are ready at once."""
     tenants = {_tenant(task) for task in tasks if _is_ready_at_once(task)}
     if not tenants:
         return tasks
@@ -58,8 +58,7 @@ def _tenant(task: NewTask) -> TenantName:
 
 
 async def tag(session: Session, ids: Collection[int]) -> None:
-    """Assign tags to those of these tasks that are ready, have a tenant, and have no tag. Earlier ids get earlier
-    turns."""
+    """Assign tags to the tasks of `ids` that are ready and have a tenant, but no tag. Lower ids get earlier turns."""
     untagged = await session.fair.untagged(ids) if ids else []
     if untagged:
         turns = await _read_turns(session, {task.tenant for task in untagged})
@@ -98,5 +97,5 @@ def _present_turn(tags: FairTags) -> int:
 
 
 async def ahead(session: Session, task_id: int, limit: int) -> dict[str, int]:
-    """How many ready tasks of each tenant precede a ready task of their kind in claim order."""
+    """For a ready task: how many ready tasks of its kind precede it in claim order, by tenant."""
     return await session.fair.ahead(task_id, limit)

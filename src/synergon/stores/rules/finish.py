@@ -1,4 +1,5 @@
-"""Applies outcomes of attempts: the only rule by which a node moves its tasks out of `running`.
+"""Applies outcomes of attempts: the rule by which a node moves its tasks out of `running`. PostgreSQL applies plain
+successes by one statement instead (`postgres.finish_fast`).
 
 An outcome is applied once, and only if its claim is the current one. A repeated outcome gets the verdict of the first,
 so a node may send an outcome again if no answer has arrived. An outcome of an older claim changes nothing.
@@ -48,12 +49,12 @@ without bound."""
 ClaimName = tuple[int, int]
 """The id of a task, and the number of the claim."""
 Applied = dict[int, int]
-"""The index of the outcome that is applied to a task, by task."""
+"""The index of the outcome that is applied to a task, by task id."""
 
 
 async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Verdict]:
-    """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists what has
-    become of the tasks that depend on those that ended."""
+    """Apply outcomes, and return their verdicts in the order of the outcomes. The last verdict also lists the
+    dependents that were released or cancelled, and the servers that were taken out of service or are back."""
     await session.locks.for_outcomes(outcomes)
     outcomes = [await _without_circle(session, entry) if _is_map(entry.outcome) else entry for entry in outcomes]
     applied: Applied = {}
@@ -74,7 +75,7 @@ async def finish(session: Session, outcomes: Sequence[FencedOutcome]) -> list[Ve
     if any(entry.server is not None for entry in in_order):
         servers = await server_health.note(session, in_order)
     moves = await follow_ups.apply_follow_ups(session) if session.touched else {}
-    # One that was not known before may repeat an outcome of this very call.
+    # An outcome that was not known before may repeat another outcome of this very call.
     finished |= await _finished(session, [entry for entry in others if (entry.id, entry.claim_no) not in finished])
     told = [
         _with_new_state(verdicts[entry.id], moves) if applied.get(entry.id) == index else _repeated(entry, finished)
@@ -98,7 +99,7 @@ def _is_map(outcome: Outcome) -> bool:
 
 
 async def _without_circle(session: Session, entry: FencedOutcome) -> FencedOutcome:
-    """The outcome of a map; a failure if a task that waits for the map holds the unique key of one of its items."""
+    """The outcome of a map, replaced by a failure if a task that waits for the map holds the unique key of an item."""
     assert isinstance(entry.outcome, Succeeded)
     found = await dependencies.find_circle(session, entry.id, entry.outcome.children)
     if found is None:
@@ -108,29 +109,29 @@ async def _without_circle(session: Session, entry: FencedOutcome) -> FencedOutco
 
 
 def _as_charged(outcome: Outcome, task: LiveTask) -> Outcome:
-    """The outcome as it counts for the task: a task that has blamed servers too often, and a command, which never runs
-    twice, are charged."""
+    """The outcome to apply. A `ServerFault` is replaced by its `otherwise` if the task has blamed servers too often, or
+    is a command, which never runs twice."""
     if not isinstance(outcome, ServerFault) or may_blame_server(task.server_failures, is_command=task.is_command):
         return outcome
     return outcome.otherwise
 
 
 def may_blame_server(server_failures: int, *, is_command: bool) -> bool:
-    """Whether a task that has blamed servers so often may do so once more without a charge."""
+    """Whether a task that has blamed servers `server_failures` times may blame a server once more without a charge."""
     return not is_command and server_failures < SERVER_FAILURE_LIMIT
 
 
 def is_committed(outcomes: Sequence[FencedOutcome], verdicts: Sequence[Verdict]) -> bool:
-    """Whether a transaction of user code is committed with these outcomes: a task has ended as its outcome says, and no
-    claim was stale. If one of them is a success, a task must have succeeded; otherwise one must have failed."""
+    """Whether the transaction of a task function is committed with these outcomes: no claim was stale, and, if an
+    outcome is a success, at least one task has succeeded, otherwise at least one has failed."""
     has_success = any(isinstance(entry.outcome, Succeeded) for entry in outcomes)
     states = [verdict.state for verdict in verdicts]
     return (State.SUCCEEDED if has_success else State.FAILED) in states and None not in states
 
 
 async def _succeed(session: Session, outcomes: Sequence[FencedOutcome], applied: Applied) -> dict[int, Verdict]:
-    """Apply the successes, which are the most frequent outcomes, all at once, and add them to `applied`. Those of tasks
-    for which a cancel was requested, and of stale claims, are left. Returns the verdicts by task."""
+    """Apply the successes, which are the most frequent outcomes, all at once, and add them to `applied`. Skips stale
+    claims, and tasks for which a cancel was requested. Returns the verdicts by task id."""
     first: Applied = {}
     claims: dict[int, int] = {}
     results: dict[int, bytes | None] = {}
@@ -149,8 +150,8 @@ async def _succeed(session: Session, outcomes: Sequence[FencedOutcome], applied:
 
 
 async def _current_tasks(session: Session, outcomes: Sequence[FencedOutcome], applied: Applied) -> Collection[LiveTask]:
-    """The running tasks of the other outcomes: of each task the first outcome whose claim is not stale is added to
-    `applied`."""
+    """The running tasks of outcomes that are not in `applied` yet. For each task, its first outcome whose claim is not
+    stale is added to `applied`."""
     others = {entry.id for entry in outcomes if entry.id not in applied}
     running = await session.tasks.running(others) if others else {}
     found: dict[int, LiveTask] = {}
@@ -170,8 +171,8 @@ async def _finished(session: Session, outcomes: Sequence[FencedOutcome]) -> dict
 
 
 def _repeated(entry: FencedOutcome, finished: dict[ClaimName, FinishedClaim]) -> Verdict:
-    """The verdict of an outcome that this call did not apply: that of an earlier call which applied it, or one without
-    a state if the claim is stale."""
+    """The verdict on an outcome that this call did not apply: the verdict of the call that applied it, or a verdict
+    without a state if the claim is stale."""
     claim = finished.get((entry.id, entry.claim_no))
     if claim is None:
         return Verdict(entry.id, None)

@@ -21,9 +21,9 @@ async def list_flows(session: Session, query: FlowQuery) -> FlowPage:
 
 
 async def retry_flow(session: Session, flow_id: int) -> list[Moved]:
-    """Run the tasks of a flow that failed or were cancelled again, and those that were cancelled because of them, even
-    if an earlier retry left them out. If the unique key of a task is taken, nothing changes, unless the task only
-    comes back with another one: then it is left out."""
+    """Run again the tasks of a flow that failed or were cancelled, and the tasks that were cancelled because of them,
+    even if an earlier retry left them out. Nothing changes if a live task holds the unique key of a task to retry. A
+    task with a taken key that would come back only because of another task is left out instead."""
     ended = await session.tasks.final(await session.groups.final_tasks(flow_id))
     left = await dependencies.left_behind(
         session, [one.id for one in ended.values() if one.reason is Reason.DEPENDENCY]

@@ -17,9 +17,9 @@ async def prune(session: Session, cutoffs: Cutoffs, limit: int) -> int:
     deleted tasks.
 
     Goes through the states one after the other until `limit` tasks are deleted. Of each state it deletes tasks outside
-    of groups, oldest first, and then groups and flows that ended so. A group or a flow is deleted as a whole,
-    so the number may exceed `limit`; a number below `limit` says that nothing old is left. A task outside of groups
-    with `keep_for` is deleted by that age, whatever the cutoffs.
+    of groups, oldest first, and then groups and flows that ended in that state. A group or a flow is deleted as a
+    whole, so the number may exceed `limit`; a number below `limit` says that nothing old is left. A task outside of
+    groups with `keep_for` is deleted by that age, whatever the cutoffs.
 
     These remain however old they are: a task that a live one depends on; a group or a flow with a live task, with a
     live task that follows it, or with a task that a live one depends on. A hold that has not expired outlives its task.

@@ -2,13 +2,13 @@
 and connects them with the tasks that they depend on.
 
 `insert` stores all tasks or none. If a live task holds the key of a new one, the option `on_conflict` decides: `return`
-returns the live task; `replace` writes the new task into the row of the live task unless that runs; `raise` raises
-`KeyConflict`.
+returns the live task; `replace` writes the new task into the row of the live task, unless that task runs; `raise`
+raises `KeyConflict`.
 
 A task with `unique_for` also holds its key for a time after its insertion, in a row that outlives the task. While such
-a hold has not expired, and no live task has the key, `return` returns the task that took it, ended or even pruned;
-`replace` and `raise` raise `KeyConflict`. The hold is taken after the insertion, guarded by the one that is there: if
-another transaction was faster, this one is repeated as a whole.
+a hold has not expired, and no live task has the key, `return` returns the task that took the hold, even if it has ended
+or was pruned; `replace` and `raise` raise `KeyConflict`. The hold is taken after the insertion. If another transaction
+has taken it meanwhile, this one is repeated as a whole.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ async def insert(session: Session, tasks: Sequence[NewTask]) -> list[Insertion]:
 
 
 async def insert_for(session: Session, task: NewTask, who: str, request: RequestKey | None = None) -> Insertion:
-    """Store a task that a caller of a server requests, and record it in the audit. The key of the request is held for
-    the task, beside a key that the task itself has: a repeated request gets the task of the first one. Another hold,
-    which includes the digest of the request, tells a repeated request from another one with its key."""
+    """Store a task that a caller of the web API requests, and record it in the audit. The task holds the key of
+    `request`, in addition to its own unique key, so that a repeated request gets the task of the first one. A second
+    hold, with the digest of the request, distinguishes a repeated request from a different request with that key."""
     keys = () if request is None else (request.key, f"{request.key} {request.digest}")
     held = await session.key_holds.held([(task.kind, key) for key in keys]) if keys else {}
     if keys and (first := held.get((task.kind, keys[0]))) is not None:
@@ -64,7 +64,8 @@ async def insert_for(session: Session, task: NewTask, who: str, request: Request
 
 
 def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertion]:
-    """The insertions, with the states that follow-ups gave the tasks."""
+    """The insertions, with the states that follow-ups gave the tasks. The last one also says whether another task
+    became ready (`completes_batch`)."""
     if not moves:
         return list(entries)
     told = [replace(entry, state=moves[entry.id][1]) if entry.id in moves else entry for entry in entries]
@@ -77,9 +78,9 @@ def with_new_states(entries: Sequence[Insertion], moves: Moves) -> list[Insertio
 async def check_keys(
     session: Session, tasks: Sequence[NewTask], *, are_steps: bool = False
 ) -> dict[KeyName, KeyHolder]:
-    """Raise `KeyConflict` if the option of a task demands it. Called before anything is written, because a caller's
-    transaction cannot be undone in part. `are_steps`: of a flow, which needs tasks of its own. Returns the live tasks
-    that hold keys of `replace` and `raise` tasks."""
+    """Raise `KeyConflict` if the option `on_conflict` of a task demands it. Called before anything is written, because
+    a caller's transaction cannot be undone in part. `are_steps`: the tasks are steps of a flow, which needs tasks of
+    its own. Returns the live tasks that hold the keys of `replace` and `raise` tasks."""
     names = {(task.kind, task.key) for task in tasks if task.key is not None and task.on_conflict != "return"}
     if not names:
         return {}
@@ -120,13 +121,14 @@ def _check(task: NewTask, holder: KeyHolder | None, *, is_taken: bool = False, i
 
 
 def _needs_own(task: NewTask, *, is_step: bool) -> bool:
-    """Whether a live task cannot stand for this one: it is a step of a flow, or follows a group."""
+    """Whether the task must not be replaced by the live task that holds its key: it is a step of a flow, or follows a
+    group."""
     return is_step or any(need.step is not None for need in task.after)
 
 
 def _check_circle(task: NewTask, holder: KeyHolder | None, needed: Collection[int | None]) -> None:
-    """Raise `KeyConflict` if a task with dependencies would replace one that others depend on: it might come to wait
-    for itself."""
+    """Raise `KeyConflict` if a task with dependencies would replace a task that others depend on: it could end up
+    waiting for itself."""
     is_replaced = holder is not None and task.on_conflict == "replace" and bool(task.after)
     if holder is not None and is_replaced and (holder.has_dependents or holder.id in needed):
         raise KeyConflict(
@@ -152,7 +154,7 @@ def _check_hold(task: NewTask, hold: KeyHold, *, is_step: bool = False) -> None:
 
 async def _hold_key(session: Session, task: NewTask, task_id: int) -> None:
     """Hold the key of a task that was just inserted, if it has `unique_for`. Raises `Contention` if another transaction
-    has taken the key since the insert looked: that other task was accepted, and has ended already."""
+    has taken the key since the insert checked it, for a task that has ended already."""
     assert task.key is not None
     holds = session.key_holds
     if task.unique_for is None:

@@ -32,9 +32,9 @@ def _as_json(limits: Sequence[NewLimit]) -> dict[str, str]:
 
 
 async def declare(session: Session, limits: Sequence[NewLimit], providers: Sequence[NewProvider]) -> None:
-    """Store the limits and providers that the code declares, unless they equal the last declaration. Only those that
-    differ are locked. The first limits of key queues come last: a transaction that found none holds the locks of other
-    limits when it shares the lock that `exclude_unlimited` takes."""
+    """Store the limits and providers that the code declares, unless they equal the last declaration. Only limits that
+    differ are locked. New limits of key queues come last, because transactions take the lock of `exclude_unlimited`
+    after the locks of limits."""
     declared = _as_json(limits)
     known = await session.limits.declared(declared)
     changed = [limit for limit in limits if known.get(limit.name) != declared[limit.name]]
@@ -58,7 +58,7 @@ async def set_limit(
     session: Session, name: str, value: int | UnsetType | None, rate: NewRate | UnsetType | None = UNSET
 ) -> bool:
     """Change the value or the rate of a limit, and balance the key queues that it applies to. False if the limit is not
-    declared, or is none: the tasks of the kind run in batches."""
+    declared, or only describes the batches of a kind."""
     if value is not UNSET and not await session.limits.set_value(name, value):
         return False
     if rate is not UNSET:

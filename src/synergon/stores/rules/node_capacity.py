@@ -1,4 +1,5 @@
-"""Decides whether a task fits a node, from the capacity in the claim request. The claims of every store use this rule.
+"""Decides whether a task fits a node, from the capacity in the claim request, and defines claim order (`claim_order`).
+The claims of every store use these rules.
 
 No row stores the capacity of a node, because no other node uses it. `shared_capacity` decides about limits and servers.
 """
@@ -37,8 +38,8 @@ class Fit(Enum):
     LATER = auto()
     """The task fits when enough running tasks of the node have ended."""
     NO_UNIT = auto()
-    """No child process or thread is free, or the bound on its queue or provider is reached. Every task needs just one,
-    so no capacity is reserved."""
+    """No child process or thread is free, or the bound on its queue or provider is reached. A task needs only one unit
+    of each, so no capacity is reserved."""
     NEVER = auto()
     """The node lacks a label or has a forbidden one, its total capacity is too small, or it has refused the task."""
 
@@ -59,7 +60,7 @@ class NodeCapacity:
         """Kinds with a task that does not fit now, but fits when more capacity is free."""
 
     def fit(self, kind_request: KindRequest, requirements: Requirements, task_id: int | None = None) -> Fit:
-        """Whether a task with these requirements fits. Without an id: a task other than the reserved one."""
+        """Whether a task with these requirements fits. Without `task_id`, the task is not the reserved one."""
         request = self._request
         is_hopeless = (kind_request.kind, requirements.refused_by) in request.hopeless
         node_id = None if is_hopeless else request.node_id
@@ -73,8 +74,8 @@ class NodeCapacity:
         return Fit.NO_UNIT if any(map(is_unit, short_of)) else Fit.LATER
 
     def slots(self, kind_request: KindRequest) -> int:
-        """How many more tasks of the kind the slots allow. Commands need no slot, and tasks to which others yield may
-        use their slots."""
+        """How many more tasks of the kind can get a slot. Commands need none. An urgent kind also counts the slots that
+        running tasks would yield to it, unless it is backed off."""
         if kind_request.is_command:
             return ANY_NUMBER
         return self._slots + self._request.yielding.get(SLOT, 0) if kind_request.is_yielded_to else self._slots
@@ -93,10 +94,10 @@ class NodeCapacity:
     def is_worth_reserving(self, kind_request: KindRequest, requirements: Requirements, task_id: int) -> bool:
         """Whether the node reserves capacity for this task, which has waited long and does not fit.
 
-        Without a reservation, smaller tasks could take one after the other what this task needs. No reservation is
-        needed if the task needs no permit, and every running task that holds one of the missing resources frees enough
-        of them when it ends. If this task gets no reservation, no later task in this claim does: its reservation would
-        take capacity from this one.
+        Without a reservation, smaller tasks could take, one after the other, the capacity that this task needs. No
+        reservation is needed if the task needs no permit, and every running task that holds one of the missing
+        resources frees enough of them when it ends. If this task gets no reservation, no later task in this claim does:
+        its reservation would take capacity from this one.
         """
         short = self.short_of(kind_request, requirements, task_id)
         holders = (share for share in self._shares if not share.keys().isdisjoint(short))
@@ -177,9 +178,10 @@ def claim_order(
     reserved_task: int | None = None,
     age: int | None = None,
 ) -> ClaimOrder:
-    """The sort key of claim order: commands, urgent kinds, the reserved task, priority, suspects behind the others,
-    rank in a pipeline (its last kinds first), age. `text` is that of the task's requirements. The age is the id, unless
-    the tenants of the kind take turns (`fair_ages`)."""
+    """The sort key of a task in claim order: commands come first, then urgent kinds, then the reserved task. The others
+    are sorted by priority, then suspects last, then by rank in a pipeline (its last kinds first), then by age. `text`
+    is the task's requirements. Without `age`, the id is the age. Kinds whose tenants take turns have other ages
+    (`fair_ages`)."""
     if kind_request.is_command:
         return False, False, 0, False, 0, task_id
     if (

@@ -27,7 +27,7 @@ from synergon.stores.session import Moves, Session
 
 
 async def cancel(session: Session, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-    """Cancel tasks: end those that do not run, and mark running ones, so that their nodes cancel them."""
+    """Cancel tasks: end tasks that do not run, and mark running tasks, so that their nodes cancel them."""
     await session.locks.for_tasks(ids)
     live, final = await _found(session, ids)
     for task in live.values():
@@ -76,7 +76,7 @@ async def _rejected(session: Session, task_id: int) -> Moved:
 
 
 async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
-    """Move final tasks from the history back to the live tasks, so that they run again. Those that were cancelled
+    """Move final tasks from the history back to the live tasks, so that they run again. Tasks that were cancelled
     because of them come back, too. A map that has succeeded is left as it is: it would create its items once more."""
     await session.locks.for_tasks(ids)
     ended = await session.tasks.final(ids)
@@ -97,9 +97,9 @@ async def retry(session: Session, ids: Sequence[int]) -> list[Moved]:
 
 
 async def _bring_back(session: Session, retried: set[int], dependent: set[int]) -> Moves:
-    """Revive the tasks that were cancelled because of these, and let all that need them and have not started wait.
-    `dependent` are those of them that need other tasks, and wait if these have not ended. Returns the tasks that
-    wait."""
+    """Revive the tasks that were cancelled because of the `retried` tasks, and make all tasks that need them and have
+    not started wait. `dependent` are the retried tasks that need other tasks; they wait if these have not ended.
+    Returns the tasks that wait."""
     if not retried:
         return {}
     cancelled = await dependencies.cancelled_with(session, retried)
@@ -156,7 +156,7 @@ async def delete(session: Session, ids: Sequence[int]) -> list[Moved]:
 
 
 def _with_follow_ups(moved: Sequence[Moved], moves: Moves) -> list[Moved]:
-    """The entries; the first one also has what follow-ups have changed."""
+    """The entries. The first entry also lists what follow-ups have changed."""
     if not moves or not moved:
         return list(moved)
     first, *others = moved

@@ -23,8 +23,8 @@ async def act(session: Session, action: NewAction) -> AuditRecord:
 
 
 async def _carry_out(session: Session, action: NewAction) -> str | None:
-    """Returns the outcome, or None if a node or an engine will report it. Raises `Rejected` before anything is
-    changed."""
+    """Carry out an action. Returns its outcome, or None if a node or an engine will report it. Raises `Rejected` before
+    anything is changed."""
     action_texts.check(action)
     subject = action.subject
     match action.verb:
@@ -116,7 +116,7 @@ async def _instruct_node(session: Session, action: NewAction) -> None:
 
 
 async def action_done(session: Session, action_id: int, outcome: str) -> bool:
-    """Write the outcome that a node reports for an action. False if the action has an outcome already."""
+    """Write the outcome that a node or an engine reports for an action. False if the action has an outcome already."""
     return await session.audit.set_outcome(action_id, outcome)
 
 

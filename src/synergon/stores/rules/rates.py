@@ -1,9 +1,10 @@
 """The arithmetic of rates: how many tasks may start now, and when the next one may.
 
 For each limit with a rate, and for each key queue of a kind with one, the store has one moment, `next_at`: when the
-next start is on time, without a burst. An earlier start uses a part of the burst, a later one restores it. A task may
-start while at least one unit of the burst is left, and then moves `next_at` by all of its units. So a heavy task does
-not wait longer than a light one; the tasks after it do. All times are microseconds of the store's clock.
+next start conforms to the rate without using the burst. An earlier start uses a part of the burst, a later one restores
+it. A task may start while at least one unit of the burst is left, and then moves `next_at` by all of its units. So a
+heavy task does not wait longer than a light one; the tasks after it do. All times are microseconds of the store's
+clock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def next_start(rate: NewRate, next_at: int | None, now: int) -> int:
 
 
 def after(rate: NewRate, next_at: int | None, now: int, starts: int) -> int:
-    """The new value of `next_at` after this number of starts. Rounded up, so that no more start than the rate says."""
+    """The new value of `next_at` after this number of starts. Rounded up, so that no more tasks start than the rate
+    permits."""
     return min(max(next_at or now, now) - rate.per * -starts // rate.starts, LAST_MOMENT)
 
 

@@ -21,7 +21,7 @@ from synergon.stores.session import Moves, Session
 
 
 async def reap(session: Session, gone: Sequence[str], limit: int) -> list[Reaped]:
-    """Take running tasks from dead nodes: those whose lease has ended, those in `gone`, and those that have no row. The
+    """Take running tasks from dead nodes: nodes whose lease has ended, nodes in `gone`, and nodes that have no row. The
     last entry also lists the kinds of other tasks that became ready."""
     await session.locks.for_dead_nodes(gone, limit)
     dead = await session.nodes.lock_dead(gone)

@@ -30,7 +30,8 @@ async def declare(session: Session, cutoffs: Cutoffs, name: str, *, is_default: 
 
 
 async def set_retention(session: Session, cutoffs: Cutoffs) -> None:
-    """Change the retention, until a worker declares another one than the last."""
+    """Set the retention for an operator. It holds until a worker declares a retention that differs from the last
+    declaration."""
     before = await session.retention.locked()
     last = ("", "") if before is None else (before.declared, before.declared_by)
     await session.retention.write(_stored(cutoffs, *last))
@@ -42,7 +43,7 @@ async def retention(session: Session) -> StoredRetention | None:
 
 
 def ages(found: Cutoffs | StoredRetention) -> tuple[int | None, ...]:
-    """The ages of the three final states and of statistics."""
+    """The ages after which succeeded, failed and cancelled tasks, and statistics, are deleted."""
     return found.succeeded, found.failed, found.cancelled, found.statistics
 
 

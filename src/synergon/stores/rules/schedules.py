@@ -1,8 +1,8 @@
 """Schedules: fires due ones, and stores, changes and reads them.
 
 Firing is one transaction. It advances `next_at` where `next_at` still has its old value, and inserts the tasks. So each
-occurrence creates at most one task, whatever number of nodes fire at once and wherever one of them dies. An occurrence
-that creates no task is counted as missed or skipped, with the reason.
+occurrence creates at most one task, however many nodes fire at once, and whenever one of them dies. An occurrence that
+creates no task is counted as missed or skipped, with the reason.
 
 Several occurrences may be due at once, after an outage. All but the latest are missed, and `missed` decides how many of
 them run. With `overlap="skip"` only the latest of them can run.
@@ -42,11 +42,11 @@ from synergon.stores.rules.fair_shares import LAST_TAG
 from synergon.stores.session import Session
 
 MOST_MISSED: Final = 1000
-"""How many missed occurrences run with `missed="all"`."""
+"""The maximum number of missed occurrences that run with `missed="all"`."""
 MOST_STEPS: Final = 10
-"""In how many steps the due occurrences of one schedule are counted when it is resumed or changed."""
+"""The maximum number of steps in which due occurrences are counted when a schedule is resumed or changed."""
 BROKEN_PAUSE: Final = 60_000_000
-"""How many microseconds a schedule that this node cannot read is postponed. Another node may be able to read it."""
+"""If a node cannot read a schedule, it is postponed by this many microseconds. Another node may be able to read it."""
 NOT_IN_TIME: Final = "no node fired it in time"
 PAUSED: Final = "the schedule is paused"
 CHANGED: Final = "the schedule was changed before it was due"
@@ -67,9 +67,10 @@ _RANGES: Final = {
     "fair_step": (0, LAST_TAG),
     "fair_tag": (0, 0),
 }
-"""What numbers of a task an engine writes. With others the database would refuse the tasks of all due schedules."""
+"""The ranges of the numbers that an engine writes for a task. With other numbers the database would reject the tasks of
+all due schedules."""
 MOST_COUNTED: Final = 2**62
-"""No schedule has had more occurrences. A greater number in a row is damaged, and would overflow."""
+"""The largest valid count of occurrences. A larger count in a row is damaged, and would overflow."""
 
 
 class BadColumn(ValueError):
@@ -94,7 +95,7 @@ class Firing(NamedTuple):
 
 
 async def fire(session: Session, declared: Collection[str], limit: int) -> Fired:
-    """Create the tasks of due schedules, at most `limit` schedules, and return when the next one is due."""
+    """Create the tasks of at most `limit` due schedules. Returns the tasks, and when the next schedule is due."""
     rows = await session.schedules.due(declared, limit)
     now = await session.read_clock()
     readable: list[tuple[ScheduleRow, NewSchedule, Timetable]] = []
@@ -177,7 +178,8 @@ def _skipped(row: ScheduleRow, number: int, first: int, reason: str, now: int) -
 
 
 def _noted(past: tuple[PastOccurrence, ...], entry: PastOccurrence) -> tuple[PastOccurrence, ...]:
-    """The latest occurrences with one more. It joins the last entry if both created no task, for one reason."""
+    """The latest occurrences, with `entry` added. It is merged into the last one if both created no task, for one
+    reason."""
     last = past[-1] if past else None
     if last is not None and entry.task_id is None and (last.outcome, last.reason) == (entry.outcome, entry.reason):
         return *past[:-1], replace(last, count=last.count + entry.count)
@@ -227,7 +229,7 @@ def _fired_task(definition: NewSchedule, entry: Insertion) -> FiredTask:
 
 
 def _read(row: ScheduleRow) -> tuple[NewSchedule, Timetable]:
-    """The definition of a schedule and its timetable. Raises one of `_UNREADABLE` if they make no sense here."""
+    """The definition of a schedule and its timetable. Raises one of `_UNREADABLE` if this node cannot use them."""
     definition = _DEFINITION.decode(row.definition)
     _check(row, definition)
     return definition, Timetable(definition, row.anchor)
@@ -272,8 +274,8 @@ def _column(error: Exception) -> str:
 
 
 async def run(session: Session, name: str, who: str) -> ScheduleRun | None:
-    """Create one more task, unless the previous task has not ended and `overlap` forbids that. Recorded in the audit.
-    None if there is no such schedule."""
+    """Create one more task of a schedule, unless its previous task has not ended and `overlap` forbids that, and record
+    it in the audit. None if the schedule does not exist."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     found = None if row is None else await _run_readable(session, row, now)
@@ -312,8 +314,8 @@ async def _run(session: Session, row: ScheduleRow, definition: NewSchedule, now:
 
 
 async def declare(session: Session, definitions: Sequence[NewSchedule]) -> list[str]:
-    """Store the schedules that code declares, where they differ from the last declaration. Returns the names that
-    schedules of run time have, which are not changed."""
+    """Store the schedules that code declares, where they differ from the last declaration. Schedules that were made at
+    run time are not changed; returns their names."""
     now = await session.read_clock()
     names = sorted(definition.name for definition in definitions)
     known = await session.schedules.locked(names)
@@ -331,7 +333,7 @@ async def declare(session: Session, definitions: Sequence[NewSchedule]) -> list[
 
 
 async def create(session: Session, definition: NewSchedule) -> ScheduleRecord | None:
-    """Store a schedule at run time. None if there is one with this name. OptionError if it would never fire."""
+    """Store a schedule at run time. None if a schedule has this name. Raises `OptionError` if it would never fire."""
     now = await session.read_clock()
     row = _new_row(definition, now, is_declared=False)
     if row.next_at is None:
@@ -340,9 +342,9 @@ async def create(session: Session, definition: NewSchedule) -> ScheduleRecord | 
 
 
 async def update(session: Session, name: str, changes: dict[str, Any], who: str | None = None) -> ScheduleRecord | None:
-    """Change fields of a definition that was made at run time. With `who`, recorded in the audit. None if there is no
-    such schedule; OptionError, before anything is written, if the fields do not fit each other or the schedule is
-    declared in code."""
+    """Change fields of a schedule that was made at run time. With `who`, the audit records the change. None if the
+    schedule does not exist. Raises `OptionError`, before anything is written, if the fields do not fit each other or
+    code declares the schedule."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     if row is None:
@@ -366,7 +368,7 @@ async def update(session: Session, name: str, changes: dict[str, Any], who: str 
 
 
 def _plain(changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes for the audit. Of a call it names the kind; its arguments may be secret."""
+    """The changes for the audit. A call is replaced by its kind, because its arguments may be secret."""
     return {name: value.kind if isinstance(value, NewTask) else value for name, value in changes.items()}
 
 
@@ -458,7 +460,7 @@ def _due_at(row: ScheduleRow, timetable: Timetable) -> ScheduleRow:
 
 
 async def pause(session: Session, name: str) -> bool | None:
-    """Pause a schedule: its occurrences are skipped. False if it was paused, None if there is none."""
+    """Pause a schedule: its occurrences are skipped. False if it was paused already, None if it does not exist."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     if row is None or row.paused_at is not None:
@@ -468,8 +470,8 @@ async def pause(session: Session, name: str) -> bool | None:
 
 
 async def resume(session: Session, name: str) -> bool | None:
-    """Resume a schedule from its next occurrence on: those of the pause are skipped, also if no node ran meanwhile.
-    False if it was not paused, None if there is none."""
+    """Resume a schedule from its next occurrence on: occurrences during the pause are skipped, even if no node ran
+    meanwhile. False if it was not paused, None if it does not exist."""
     now = await session.read_clock()
     row = (await session.schedules.locked([name])).get(name)
     if row is None or row.paused_at is None:
@@ -479,7 +481,7 @@ async def resume(session: Session, name: str) -> bool | None:
 
 
 async def delete(session: Session, name: str) -> bool:
-    """Delete a schedule; its tasks remain. False if there is none."""
+    """Delete a schedule; its tasks remain. False if it does not exist."""
     return await session.schedules.delete(name)
 
 

@@ -5,10 +5,10 @@ Two rules take a server out: `backoff_after` failures in a row, and `failure_mos
 time until a task succeeds, or, if its provider has a probe, no task until a probe succeeds. A failure of either begins
 the next back-off, twice as long as the last one, up to the cap that the provider declares.
 
-A server that is back in service starts with half of the failures that take it out. Only when its window has no failure
-left, its next back-off is a short one again: a server that fails half of its tasks stays out for longer each time.
+A server that is back in service starts with half of the failures that take it out. Its next back-off is short again
+only when its window has no failure left: a server that fails half of its tasks stays out for longer each time.
 
-Outcomes of attempts that end while no task may start on their server change nothing: they began before.
+Outcomes that arrive while no task may start on the server change nothing: their attempts began earlier.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from synergon.stores.rules.shared_capacity import ServerCapacity
 from synergon.stores.session import Session
 
 LONGEST_DOUBLING: Final = 62
-"""How often a back-off is doubled at most. After that it exceeds every cap, and more doublings would only make the
-number larger."""
+"""The maximum number of times that a back-off is doubled. After that it exceeds every cap, and more doublings would
+only make the number larger."""
 
 PROBE_MARGIN: Final = 5_000_000
 """How many microseconds a node has to report the result of a probe, after the timeout of the probe. Then another node
@@ -36,7 +36,7 @@ may probe the server."""
 
 FAILURES_COUNT_FOR: Final = 60_000_000
 """For how many microseconds after its last failure the failures of a server count as load. The statement `lock_pools`
-of PostgreSQL has the same number."""
+of PostgreSQL repeats this number."""
 
 PROBE_SUCCEEDED: Final = "its probe succeeded"
 TASK_SUCCEEDED: Final = "a task succeeded"
@@ -140,8 +140,8 @@ def _change(server: ServerName, condition: _Condition, reason: str) -> ServerCha
 
 
 async def blame_delay(session: Session, server: ServerName | None, failures: int) -> int:
-    """The microseconds after which a task runs again that has just blamed this server, and has blamed servers
-    `failures` times. None while another server of the pool is in service that the task has not tried."""
+    """The delay in microseconds before a task that has just blamed this server runs again. `failures` is how often the
+    task has blamed servers. Returns 0 while the pool has another server in service that the task has not tried."""
     if server is None:
         return 0
     now = await session.read_clock()
@@ -178,8 +178,8 @@ async def claim_probes(session: Session, providers: Sequence[str]) -> ClaimedPro
 
 
 async def finish_probes(session: Session, results: Sequence[ProbeResult]) -> list[ServerChange | None]:
-    """Apply the results of probes. A success returns the server to service, a failure begins the next back-off. None
-    for a server that stays out of service, and for a result whose probe is not the current one any more."""
+    """Apply the results of probes. A success returns the server to service, a failure begins the next back-off. Returns
+    for each result the server if it is back in service. None if it stays out, or if its probe was claimed again."""
     names = [(result.provider, result.address) for result in results]
     healths = await session.servers.lock_health(names, names)
     changes: list[ServerChange | None] = []
@@ -202,8 +202,8 @@ def capacity_of(
     server: ServerName, capacity: int | None, *, recent_failures: int, is_out: bool, backs_off: bool, is_probed: bool
 ) -> ServerCapacity:
     """The server with the capacity that its health allows: none while it backs off or waits for a probe, otherwise one
-    task at a time while it is out of service. Failures do not count as load on trial, because then the server would not
-    be tried while others have free permits."""
+    task at a time while it is out of service. For a server on trial, failures do not count as load: otherwise it would
+    not be tried while others have free permits."""
     is_closed = is_out and (backs_off or is_probed)
     is_on_trial = is_out and not is_closed
     return ServerCapacity(

@@ -103,7 +103,7 @@ class ServerCapacity:
 
     @property
     def free_for_commands(self) -> int:
-        """How many more commands for this server it may take: its health does not hold them back."""
+        """How many more commands for this server may start. They ignore its health."""
         return max((UNLIMITED if self.capacity is None else self.capacity) - len(self.slots), 0)
 
     @property
@@ -256,7 +256,7 @@ class SharedCapacity:
         return {*limits, *above} if above or len(limits) > 1 else limits
 
     def rated(self, grant: Grant) -> list[str]:
-        """The limits with a rate among those of a grant. A start charges them."""
+        """The limits of a grant that have a rate. A start charges them."""
         return [name for name in self._names(grant.limits, grant.server) if name in self._rates] if self._rates else []
 
     def _charge(self, grant: Grant, units: int) -> None:
@@ -288,8 +288,8 @@ class SharedCapacity:
         return most
 
     def open_to_commands(self, provider: str) -> list[str]:
-        """The addresses of the provider's servers that have a free permit for a command, also of the limits that cover
-        them. Commands for other servers need not be read."""
+        """The addresses of the provider's servers that can take a command: the server and every limit that covers it
+        have a free permit. Commands for other servers need not be read."""
         return [server.address for server in self._pools[provider].servers if self._is_open_to_command(server)]
 
     def full(self, names: Iterable[str]) -> list[str]:
@@ -317,7 +317,7 @@ class SharedCapacity:
         return self.full(self._prefixes(address))
 
     def servers_for(self, provider: str, target: str | None) -> list[ServerCapacity]:
-        """The servers of a provider that may run a task with this `target`. None means any of them."""
+        """The servers of a provider that may run a task with this `target`. All of them if `target` is None."""
         servers = self._pools[provider].servers
         return servers if target is None else [server for server in servers if server.address == target]
 
@@ -374,7 +374,8 @@ class SharedCapacity:
         return grant
 
     def _choose(self, provider: str, kind_request: KindRequest, candidate: PermitSeeker) -> ServerCapacity | None:
-        """Choose a server. A command that is for one server gets it although it is out of service: commands repair."""
+        """Choose a server. A command for one server gets it even if it is out of service, because commands repair
+        servers."""
         is_for_one = kind_request.is_command and candidate.target is not None
         return self._pools[provider].choose(candidate, self._is_open_to_command if is_for_one else self._is_open)
 

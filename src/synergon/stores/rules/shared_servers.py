@@ -42,8 +42,8 @@ class CountedTwice(NamedTuple):
 
 
 def counted_twice(servers: Iterable[NamedServer], limits: Iterable[str]) -> Iterator[CountedTwice]:
-    """The servers that are counted twice, in the order of their second names. Closed servers and those without a
-    capacity limit have nothing to count."""
+    """The servers that are counted twice, in the order in which a second provider names them. Closed servers and
+    servers of unlimited capacity are left out."""
     prefixes = list(limits)
     providers: dict[str, str] = {}
     for server in servers:

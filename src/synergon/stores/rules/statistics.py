@@ -30,21 +30,22 @@ from synergon.stores.session import Session
 SECOND: Final = 1_000_000
 LARGER: Final = {MINUTE: HOUR, HOUR: DAY}
 KEPT: Final = {MINUTE: 2 * HOUR * SECOND, HOUR: 8 * DAY * SECOND}
-"""How old rows become, in microseconds, before they are merged into larger spans."""
+"""The age, in microseconds, at which rows are merged into larger spans."""
 MERGED: Final = ""
 """The source of rows that were merged."""
 
 
 async def append(session: Session, source: str, at: int, counted: Sequence[KindNumbers]) -> None:
-    """Write what an engine has counted in the minute that begins at this moment. It replaces what the engine has
-    written about the minute before."""
+    """Write what the engine `source` has counted in the minute that begins at `at`. Replaces what the engine wrote
+    earlier about this minute."""
     await session.statistics.write(
         [StatisticsRow(MINUTE, at, one.kind, one.queue, source, one.numbers) for one in counted]
     )
 
 
 async def read(session: Session, query: StatisticsQuery) -> list[Statistics]:
-    """The statistics of each kind and queue, by name. Spans that have begun before are included as a whole."""
+    """The statistics of each kind and queue, by name. The span in which the queried time begins is included as a
+    whole."""
     now = await session.read_clock()
     since = now - query.age
     rows = [
@@ -96,12 +97,12 @@ def merged(rows: Iterable[StatisticsRow]) -> dict[tuple[str, str], Numbers]:
 
 
 def start_of(span: int, moment: int) -> int:
-    """When the span of this length began that contains the moment."""
+    """The start of the span of `span` seconds that contains `moment`."""
     return moment - moment % (span * SECOND)
 
 
 def span_for(age: int) -> int:
-    """The shortest span for which there are rows of this age."""
+    """The shortest span whose rows are kept for `age` microseconds. Older rows were merged into larger spans."""
     return next((span for span, retention in KEPT.items() if age <= retention), DAY)
 
 

@@ -20,8 +20,8 @@ async def ready_kinds(session: Session) -> set[str]:
 
 
 async def status(session: Session) -> StoreStatus:
-    """Read the status. No read depends on the number of tasks, except for the count of up to `counts.MOST_COUNTED` live
-    ones."""
+    """Read the status. The cost does not depend on the number of tasks, except that up to `counts.MOST_COUNTED` live
+    ones are counted."""
     now = await session.read_clock()
     ages: dict[str, list[KindAge]] = {}
     for oldest in await session.counts.oldest_ready():

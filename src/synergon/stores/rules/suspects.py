@@ -4,9 +4,9 @@ A suspect runs isolated, so that it can harm no other task: in a child process o
 function cannot run in a child. The mark is a part of the task's requirements. So suspects form ready groups of their
 own, a claim takes no more of them than the node has free child processes, and all other tasks are claimed as before.
 
-The mark goes when an attempt of the task ends, except after a crash: a task that has crashed stays isolated. An attempt
-that was handed back has not ended. The text of a final task keeps the mark, which counts if no attempt of the task has
-ended (`clears_suspicion`): such a task is isolated if an operator retries it.
+The mark is removed when an attempt of the task ends, except after a crash: a task that has crashed stays isolated. An
+attempt that was handed back has not ended. A final task keeps the mark in its row. The mark counts only if no attempt
+of the task has ended (`clears_suspicion`): such a task is isolated if an operator retries it.
 """
 
 from __future__ import annotations
