@@ -1,2 +1,2 @@
-"""The primitives of a session for the stores with SQL: SQLite and PostgreSQL run these modules with statements of their
-own, which have the same names, parameters and columns. What differs is a subclass in the package of the store."""
+"""The primitives of a session for the stores with SQL: SQLite and PostgreSQL run these modules with their own
+statements, which agree in names, parameters and columns. Where a store differs, its package has a subclass."""

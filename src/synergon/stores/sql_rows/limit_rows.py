@@ -19,7 +19,7 @@ class LimitRows(SqlRows, port.LimitRows):
         return dict(await self._sql.rows("declared_limits", list(names)))
 
     async def exclude_unlimited(self) -> None:
-        """Do nothing: for SQLite, which has one writer at a time."""
+        """Does nothing in SQLite, which has one writer at a time. PostgreSQL overrides it."""
 
     async def declare(self, limit: NewLimit, declared: str) -> bool:
         rate = NO_RATE if limit.rate is None else limit.rate.values

@@ -28,7 +28,7 @@ class NamedStatements(Protocol):
         """The values of the only column of the named statement."""
 
     async def value(self, name: str, /, *parameters: Any) -> Any:
-        """The first value of the first row of the named statement, or None."""
+        """The first value of the first row of the named statement. None if there is no row."""
 
     async def run(self, name: str, /, *parameters: Any) -> int:
         """Run the named statement. Returns how many rows it changed."""

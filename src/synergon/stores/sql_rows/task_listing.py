@@ -1,6 +1,6 @@
 """Listings of tasks in both databases: composes the statements of a page, and makes the page from their rows.
 
-A listing has parts. Each reads rows of one table that one index has in order, so that no statement sorts.
+A listing has parts. Each part reads rows of one table in the order of one index, so that no statement sorts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LAST_ID: Final = 2**63 - 1
 
 
 class Part(NamedTuple):
-    """A part of a listing: rows of one table that one index has in order."""
+    """A part of a listing: rows of one table, read in the order of one index."""
 
     records: str
     positions: str
     key: str
     """The column by which its rows are sorted."""
     condition: str | None = None
-    """The condition of the partial index that has the rows in order."""
+    """The condition of the partial index that is read. None if the index is not partial."""
     states: frozenset[State] | None = None
-    """The states of its rows; None if the table or the condition has no others."""
+    """The states that its rows must have. None if all rows of the table that meet the condition are wanted."""
     value: str = "{}"
-    """A value of the key, as SQL. `{}` stands for it."""
+    """The SQL expression for a value of the key. `{}` stands for the parameter."""
     is_moment: bool = False
     """Whether the key is a moment."""
 
@@ -65,7 +65,7 @@ async def list_tasks(reader: Reader, query: TaskQuery) -> TaskPage:
 
 
 def parts_of(sql: Mapping[str, str], query: TaskQuery) -> Iterator[Part]:
-    """The parts of a listing."""
+    """The parts that together answer this query."""
     states = query.selected_states
     live, final = states & LIVE, states & FINAL
     if query.sort == "due":
