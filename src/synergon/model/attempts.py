@@ -1,4 +1,4 @@
-"""Records of attempts: those that have ended, the one that runs, and those that go on after their node was stopped."""
+"""Records of attempts: ended attempts, the running attempt, and attempts that go on after their node was stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The number of the claim. It grows with each attempt of a task; `attempt` does not, because some attempts are not
     counted."""
     attempt: int
-    """What `ctx.attempt` was."""
+    """The value of `ctx.attempt`."""
     outcome: AttemptOutcome | None = None
     """None while the attempt runs."""
     started_at: datetime | None = None
@@ -57,9 +57,9 @@ class AttemptRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """When the store received the outcome. None while the attempt runs."""
     node_id: str | None = None
     node_name: str | None = None
-    """The name of the node. Lists of tasks have none for a success and for a running attempt."""
+    """The name of the node. In lists of tasks, it is None for a success and for a running attempt."""
     host: str | None = None
-    """The host of the node. None where `node_name` is."""
+    """The host of the node. None if `node_name` is None."""
     server: str | None = None
     """The server of the provider that the attempt ran on."""
     error: str | None = None
@@ -78,7 +78,7 @@ class BatchItem(Record, frozen=True, kw_only=True):
 
     task_id: int
     attempt: int
-    """The number of the attempt. It may be another one for each item."""
+    """The number of the attempt. It may differ between items."""
     meta_json: bytes | None = None
 
     @property

@@ -22,7 +22,8 @@ from synergon.model.requirements import (
 )
 
 LAST_CLAIM_NO: Final = 2**62
-"""A task whose claims have reached this number is not run: a further claim could not be told from this one."""
+"""A task whose `claim_no` has reached this number is not run, because its next claim could not be distinguished from
+this one."""
 
 LAST_ATTEMPT: Final = 2**31 - 1
 """Attempts are counted up to this number."""
@@ -43,7 +44,8 @@ class KindRequest(Record, frozen=True, kw_only=True):
     is_rated: bool = False
     """Whether the key queues of the kind have a rate."""
     is_command: bool = False
-    """Whether the kind is one of commands. These precede all tasks, and do not count against `ClaimRequest.limit`."""
+    """Whether the tasks of the kind are commands. Commands precede all tasks, and do not count against
+    `ClaimRequest.limit`."""
     requirements: Requirements = NO_REQUIREMENTS
     """The requirements of tasks that have none of their own; they include the child process or the thread that the
     kind runs in."""
@@ -66,10 +68,10 @@ class KindRequest(Record, frozen=True, kw_only=True):
     is_fair: bool = False
     """Whether the tenants of the kind take turns."""
     bounds: tuple[str, ...] = ()
-    """The bounds on queues and on the provider that its tasks may meet; names of `ClaimRequest.totals`."""
+    """The bounds on queues and on the provider that may apply to its tasks, by their names in `ClaimRequest.totals`."""
     ahead: int = 0
-    """How many more tasks than there are free child processes the node takes, because they are short. Tasks with
-    requirements of their own are not taken ahead, nor are tasks beside them."""
+    """How many tasks the node takes beyond its free child processes, because they are short. Tasks with requirements of
+    their own are not taken ahead, nor are tasks beside them."""
     batch_size: int = 0
     """How many tasks of one key queue the node runs together, as one execution. 0 if each runs alone."""
 
@@ -151,12 +153,12 @@ class ClaimRequest(Record, frozen=True, kw_only=True):
         return [kind_request for kind_request in self.kinds if kind_request.count >= least]
 
     def by_slots_alone(self, kind_requests: Iterable[KindRequest]) -> ClaimRequest | None:
-        """This request for these kinds, with counts and a limit that alone decide which tasks are claimed, if no task
-        has requirements of its own.
+        """The request for these kinds, with counts and a limit that alone decide which tasks are claimed, provided that
+        no task has requirements of its own.
 
-        None if more decides: limits, resources, a reservation, free child processes or threads that several kinds
-        share, or tasks of other kinds that go between those of a kind whose tenants take turns. Threads decide nothing
-        if there are no fewer of them than slots, or if all kinds run in threads.
+        None if counts and a limit do not suffice: because of limits, resources, a reservation, free child processes or
+        threads that several kinds share, or, beside other kinds, a kind whose tenants take turns. Threads do not matter
+        if there are at least as many as slots, or if all kinds run in threads.
         """
         if self.reserved_task is not None:
             return None

@@ -23,18 +23,19 @@ class QueueStatus(Record, frozen=True, kw_only=True):
     is_paused: bool
     counts: dict[State, int]
     counted_at: datetime | None = None
-    """When the live tasks were counted, if there are many of them. None: just now, so that all numbers are exact."""
+    """When the live tasks were counted, if there are many of them. None if they were counted just now, so that all
+    numbers are exact."""
     kinds: tuple[KindAge, ...] = ()
     """The kinds with ready tasks, the oldest task first."""
 
     @property
     def oldest_ready_seconds(self) -> float | None:
-        """How long the oldest ready task has been due. None without ready tasks."""
+        """How long the oldest ready task has been due. None if no task is ready."""
         return self.kinds[0].oldest_ready_seconds if self.kinds else None
 
 
 class WorkerStatus(Record, frozen=True, kw_only=True):
-    """A worker."""
+    """The status of a worker."""
 
     id: str
     name: str
@@ -49,19 +50,19 @@ class WorkerStatus(Record, frozen=True, kw_only=True):
 
 
 class StoreVitals(Record, frozen=True, kw_only=True):
-    """What a store can tell about its connections and its database. None where it cannot."""
+    """Measurements of the connections and the database of a store. None where the store cannot measure."""
 
     pool_size: int | None = None
     """How many connections the pool of this engine may have."""
     pool_in_use: int | None = None
-    """How many calls use one now."""
+    """How many calls use a connection now."""
     pool_waiting: int | None = None
-    """How many calls wait for one."""
+    """How many calls wait for a connection."""
     dead_rows: dict[str, int] = {}
     """The dead rows that PostgreSQL has not vacuumed yet, by table."""
     oldest_transaction_seconds: float | None = None
-    """How long the oldest open transaction of the database has been open, of those that the role may see. A long one
-    keeps dead rows from being vacuumed."""
+    """How long the oldest open transaction that the role may see has been open. A long transaction keeps dead rows from
+    being vacuumed."""
 
 
 class StoreStatus(Record, frozen=True, kw_only=True):
@@ -87,7 +88,7 @@ class ClusterStatus(StoreStatus, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What needs attention, as text. Failures are no problem of the cluster: the function decides about them."""
+        """What needs attention, as text. Failures of tasks are not listed: they are a matter of the task functions."""
         found = [f"worker {worker.name} is dead" for worker in self.workers if not worker.is_alive]
         found += [
             f"worker {worker.name} has been silent for {worker.silent_seconds:.0f} s of its lease of "

@@ -14,10 +14,10 @@ IfFails = Literal["cancel", "run", "group"]
 follows a group, so it runs, and a later retry of the dependency does not concern it."""
 
 RESULTS_LIMIT_BYTES: Final = 16 * 2**20
-"""How many bytes the results that one task gets may have together."""
+"""The maximum size of all results together that one task gets from its dependencies, in bytes."""
 
 DELETED: Final = "deleted"
-"""How a dependency ended that was deleted. Others end as one of the final states."""
+"""The end of a dependency that was deleted. Other dependencies end in one of the final states."""
 
 
 class Need(Record, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Dependency(Record, frozen=True, kw_only=True):
     kind: str | None = None
     """None if the task does not exist any more."""
     state: State | None = None
-    """How it ended, or its state now. None if the task was deleted."""
+    """The state in which the task ended, or its present state. None if it was deleted."""
     reason: Reason | None = None
     result_json: msgspec.Raw | None = msgspec.field(default=None, name="result")
     """The result as JSON. None if it did not succeed, or if the results of all dependencies are too large together."""

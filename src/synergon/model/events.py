@@ -18,7 +18,7 @@ ServerEventName = Literal["server_out", "server_back"]
 
 
 class Event(Record, frozen=True, kw_only=True):
-    """A change of a task that the store has."""
+    """A change of a task that the store has committed."""
 
     name: EventName
     task_id: int
@@ -49,13 +49,13 @@ class ServerEvent(Record, frozen=True, kw_only=True):
     provider: str
     address: str
     reason: str
-    """Why: such as `5 failures in a row`."""
+    """The cause, such as `5 failures in a row`."""
     until: datetime | None = None
     """When the first back-off ends. None if the server is back."""
     node_id: str
     """The node whose attempt or probe decided it."""
     at: datetime
-    """By the node's clock."""
+    """When it happened, by the node's clock."""
 
 
 _GIVEN_FIELDS: Final = ("kind", "queue", "tags", "title")

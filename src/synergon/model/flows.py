@@ -59,7 +59,7 @@ class FlowQuery(Record, frozen=True, kw_only=True):
 
     name: str | None = None
     is_open: bool | None = None
-    """Whether only flows that have not ended are wanted, or only those that have."""
+    """True: only flows that have not ended. False: only flows that have ended. None: both."""
     state: State | None = None
     before: int | None = None
     limit: int = 100

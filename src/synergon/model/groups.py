@@ -10,7 +10,7 @@ from synergon.model.tasks import Insertion, NewTask
 
 
 class NewGroup(Record, frozen=True, kw_only=True):
-    """Tasks to be stored as a group, and perhaps a task that runs when all of them have ended. Or the steps of a
+    """The tasks of a new group, and perhaps a task that runs when all of them have ended; or the steps of a new
     flow."""
 
     name: str
@@ -20,7 +20,7 @@ class NewGroup(Record, frozen=True, kw_only=True):
 
 
 class OpenedGroup(Record, frozen=True, kw_only=True):
-    """The stored group. A live task that held the key of a new one is not a member."""
+    """A group that was just stored. If a live task held the key of a new task, that live task is not a member."""
 
     id: int
     insertions: tuple[Insertion, ...]

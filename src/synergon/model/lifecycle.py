@@ -37,7 +37,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     """The last allowed attempt ran past its deadline."""
     CRASHED = "crashed"
-    """Its child process died under it `CRASH_LIMIT` times, or `OWNER_DEATH_LIMIT` nodes died while they ran it."""
+    """Its child process died `CRASH_LIMIT` times, or `OWNER_DEATH_LIMIT` nodes died, while they ran the task."""
     EXPIRED = "expired"
     """The task had not started when its `expires_in` was over."""
     DISCARDED = "discarded"

@@ -20,11 +20,11 @@ class NewRate(Record, frozen=True, kw_only=True):
     starts: int = 1
     burst: int = 1
     by_units: bool = True
-    """Whether a start counts as many as the task has units. Otherwise it counts one."""
+    """Whether a start counts once for each unit of the task. Otherwise it counts once."""
 
     @property
     def values(self) -> tuple[int, int, int, bool]:
-        """The values of the columns of a limit."""
+        """The values of the rate columns in the row of a limit."""
         return self.per, self.starts, self.burst, self.by_units
 
 
@@ -38,7 +38,7 @@ class NewBatch(Record, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[int, int]:
-        """The values of the columns of a limit."""
+        """The values of the batch columns in the row of a limit."""
         return self.size, self.wait
 
 
@@ -49,7 +49,7 @@ class BatchOutlook(Record, frozen=True, kw_only=True):
     count: int
     """How many tasks are in it so far, at most `size`."""
     due_at: int | None
-    """When it starts although it is not complete. None if it can start now."""
+    """When it starts even if it is not complete. None if it can start now."""
 
 
 class NewLimit(Record, frozen=True, kw_only=True):
@@ -76,7 +76,8 @@ NO_BATCH: Final = (None, None)
 
 
 class LimitChange(Record, frozen=True, kw_only=True):
-    """What an operator changes of a limit. UNSET leaves it as it is; None means no maximum, or no rate."""
+    """A change of a limit by an operator. UNSET leaves the value or the rate unchanged; None means no maximum, or no
+    rate."""
 
     value: int | msgspec.UnsetType | None = msgspec.UNSET
     rate: NewRate | msgspec.UnsetType | None = msgspec.UNSET
@@ -101,8 +102,8 @@ class NewProvider(Record, frozen=True, kw_only=True):
     """The first back-off in microseconds. Each further one is twice as long, until a success."""
     backoff_cap: int = 60_000_000
     failure_most: int | None = 10
-    """How many failures among its last `failure_window` outcomes take a server out of service. None: any number does
-    not."""
+    """How many failures among its last `failure_window` outcomes take a server out of service. None if no number
+    does."""
     failure_window: int = 20
     probe_timeout: int | None = None
     """How many microseconds a probe may take. None if the provider has no probe."""
@@ -131,10 +132,10 @@ class LimitRecord(Record, frozen=True, kw_only=True):
     """How many tasks are `waiting` because of the limit. Only limits of key queues have such tasks."""
     rate: NewRate | None = None
     batch: NewBatch | None = None
-    """How the tasks of the kind are run together. It limits nothing."""
+    """The size and the wait of batches of the kind. None if its tasks run alone."""
     free_at: datetime | None = None
-    """When the rate permits the next start. None if it does now, and for limits of key queues, each of which has its
-    own moment."""
+    """When the rate permits the next start. None if it permits a start now, and for limits of key queues, because each
+    key queue has its own moment."""
 
 
 class ServerRecord(Record, frozen=True, kw_only=True):
@@ -147,7 +148,7 @@ class ServerRecord(Record, frozen=True, kw_only=True):
     failures: int = 0
     """How many tasks in a row have failed on the server."""
     recent_failures: int = 0
-    """How many of its last tasks have failed, as many as the provider counts."""
+    """How many of its last tasks have failed, among as many as the provider's `failure_window` says."""
     backs_off_until: datetime | None = None
     """Until this moment the server gets no task; after it one task at a time, until a task succeeds. None while the
     server is in service."""
@@ -172,7 +173,7 @@ class ServerRecord(Record, frozen=True, kw_only=True):
 
 
 def failure_text(failures: int, recent_failures: int, window: int | None = None) -> str:
-    """The failures in a row of a server, or those among its last tasks if they are more."""
+    """Text for people: the server's failures in a row, or its failures among the last tasks if those are more."""
     if failures >= recent_failures:
         return f"{failures} failure{'' if failures == 1 else 's'} in a row"
     return f"{recent_failures} of its last {'' if window is None else f'{window} '}tasks failed"

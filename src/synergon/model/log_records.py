@@ -12,7 +12,7 @@ import msgspec
 from synergon.model.printable import LoggedTraceback, printable_json
 
 FIELDS: Final = ("node", "task_id", "kind", "attempt", "trace_id")
-"""The attributes of a record that say what it belongs to."""
+"""The attributes that say which task a log record belongs to."""
 
 
 class RunningTask(NamedTuple):

@@ -29,7 +29,7 @@ class FreeSlots(NamedTuple):
 
     slots: int
     of_kind: int | None = None
-    """How much of the kind's `max_running` remains. None without `max_running`."""
+    """How much of the kind's `max_running` remains. None if the kind has no `max_running`."""
 
     @property
     def free(self) -> int:
@@ -75,12 +75,12 @@ PLAIN: Final = KindStatus()
 
 
 class HintStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How peers answer the requests with hints of a node."""
+    """How peers answer the requests in which a node sends hints."""
 
     answered: int = 0
     unanswered: int = 0
     p50_seconds: float | None = None
-    """How long half of the latest answers took at most. None without answers."""
+    """The longest time that the faster half of the latest answers took. None if there are no answers."""
     p95_seconds: float | None = None
 
     @classmethod
@@ -181,8 +181,9 @@ def free_slots_on(state: NodeStatus, kind: str) -> FreeSlots:
 
 
 def free_slots(kind: KindStatus, *, slots: int, commands: int, yielded: int, running: int) -> FreeSlots:
-    """How many more tasks of a kind a node can start. The node has this many free slots for tasks, and for commands;
-    its running tasks would yield `yielded` slots to an urgent kind; `running` tasks of the kind run already."""
+    """How many more tasks of a kind a node can start. `slots` are its free slots for tasks, and `commands` those for
+    commands. Running tasks would yield `yielded` slots to an urgent kind, and `running` tasks of the kind run
+    already."""
     free = commands if kind.is_command else slots
     if kind.is_urgent and not kind.is_command:
         free += yielded
@@ -198,7 +199,7 @@ def encode_status(state: NodeStatus) -> bytes:
 
 
 def read_status(published: bytes) -> NodeStatus:
-    """Decode a node's status; UNKNOWN_STATUS if there is none, or none that this release can read."""
+    """Decode a node's status. Returns `UNKNOWN_STATUS` if this release cannot read it."""
     try:
         return _decoder.decode(published)
     except READ_ERRORS:

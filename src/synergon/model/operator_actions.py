@@ -42,9 +42,9 @@ Verb = Literal[
     "drain",
     "restart",
 ]
-"""The operator actions. The named node carries out the last five, an engine bulk operations and `prune`, and the store
-all others at once. After a cordon, drain or restart is recorded, the store rejects the claims of the node, before the
-node knows of it."""
+"""The operator actions. The named node carries out the last five, an engine carries out bulk operations and `prune`,
+and the store carries out all others at once. After a cordon, drain or restart is recorded, the store rejects the claims
+of the node, before the node knows of it."""
 
 
 RESTART_EXIT_CODE: Final = 86
@@ -62,10 +62,10 @@ class NewAction(Record, frozen=True, kw_only=True):
     """The queue, limit, provider, schedule, kind, task id, group id, node id or filter of tasks that the action
     concerns."""
     value: Any = None
-    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], a new server as
-    [address, capacity], the address of a server to remove or close, the retention as [succeeded, failed, cancelled] in
-    microseconds, the ages by which an engine prunes as {"failed": "30 d"}, why a task is cancelled, {"delay": ...} or
-    {"run_at": ...} in microseconds, the new priority, the extension of a timeout in microseconds, new values of
+    """A plain JSON value: the new limit, the servers as [[address, capacity], ...], a new server as [address,
+    capacity], the address of a server to remove or close, the retention as [succeeded, failed, cancelled, statistics]
+    in microseconds, the ages by which an engine prunes as {"failed": "30 d"}, why a task is cancelled, {"delay": ...}
+    or {"run_at": ...} in microseconds, the new priority, the extension of a timeout in microseconds, new values of
     metadata, or the changed fields of a schedule."""
     who: str
     node_name: str | None = None

@@ -99,7 +99,7 @@ class ServerFault(Record, frozen=True, kw_only=True):
     server: tuple[str, str] | None = None
     """The provider and address of the server."""
     otherwise: Failed | Retrying
-    """The outcome instead, if the task has blamed servers too often."""
+    """The outcome that applies instead if the task has blamed servers too often, or is a command."""
 
 
 class KeyAssigned(Record, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class Refused(Record, frozen=True, kw_only=True):
 
     error: ErrorRecord
     requirements: str
-    """As in the claim."""
+    """The text of the requirements, as in the claim."""
 
 
 Outcome = (
@@ -143,7 +143,7 @@ class FencedOutcome(Record, frozen=True, kw_only=True):
     group_id: int | None = None
     """The group of the claim, from which a store knows which group to lock first."""
     has_dependents: bool = False
-    """Whether other tasks depended on the task when it was claimed. Others may since then."""
+    """Whether other tasks depended on the task when it was claimed. Since then, others may have been added."""
     server: tuple[str, str] | None = None
     """The provider and address of the server, if the outcome counts for the server's health. None otherwise."""
     is_server_well: bool = True
@@ -162,7 +162,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     kind: str | None = None
     released: tuple[str, ...] = ()
     """The kinds of the tasks that were released because tasks that they depend on have ended. Only the last verdict of
-    a call has them, and the tasks below."""
+    a call has this field and the next three."""
     ended: tuple[int, ...] = ()
     """The tasks that this call has cancelled because of a dependency."""
     has_scheduled: bool = False
@@ -181,8 +181,8 @@ def failed_map(item: str) -> Failed:
 
 
 def as_applied(outcome: Outcome, verdict: Verdict) -> Outcome:
-    """The outcome as the store has applied it: a task that has blamed servers too often was charged, and a map whose
-    item would wait for itself has failed."""
+    """The outcome that the store has applied: for a `ServerFault` whose task was charged, its `otherwise`; for a map
+    whose item would wait for itself, a failure."""
     if isinstance(outcome, Succeeded) and verdict.state is State.FAILED:
         return failed_map("an item of this map")
     is_charged = verdict.state in (State.FAILED, State.SCHEDULED) and not verdict.backs_off

@@ -9,7 +9,7 @@ from synergon.model.task_records import TaskQuery
 
 _CURSOR: Final = re.compile(r"(?:(-?[0-9]{1,19})\.)?([0-9]{1,19})")
 RANGES: Final = ("enqueued", "started", "finished")
-"""The moments by which tasks can be listed: `enqueued_since`, `enqueued_until` and so on."""
+"""The moments by which a listing can be filtered: `enqueued_since`, `enqueued_until` and so on."""
 
 
 class Position(NamedTuple):
@@ -32,5 +32,5 @@ def start_of(query: TaskQuery) -> Position | None:
 
 
 def cursor_of(query: TaskQuery, position: Position) -> str:
-    """The cursor that the next page is asked for with."""
+    """The cursor of the page that begins after this position."""
     return str(position.id) if query.sort == "id" else f"{position.key}.{position.id}"

@@ -44,7 +44,7 @@ class LoggedTraceback(Exception):
 
     @classmethod
     def info(cls, text: str) -> tuple[type[BaseException], BaseException, None] | None:
-        """The value of `exc_info` for a text. None without one."""
+        """The value of `exc_info` for a text. None if the text is empty."""
         return (cls, cls(text.rstrip("\n")), None) if text else None
 
 

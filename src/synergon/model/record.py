@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 READ_ERRORS: Final = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
-"""What a decoder raises if a document cannot be read: it is nonsense, has another shape, or is nested too deeply."""
+"""The errors that a decoder raises if it cannot read a document: it is malformed, has another shape, or is nested too
+deeply."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

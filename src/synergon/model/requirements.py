@@ -28,13 +28,13 @@ THREAD: Final = "a thread"
 use none of these: they have threads of their own."""
 
 WHOLE_NODE: Final = "the whole node"
-"""The name under which a node is counted like a resource of which it has one: free while no task runs there. A suspect
-whose function cannot run in a child process takes it."""
+"""The name under which a whole node is counted like a resource. A node has one unit, which is free while no task runs
+on it. A suspect whose function cannot run in a child process takes it."""
 
 QUEUE: Final = "queue "
 PROVIDER: Final = "provider "
-"""How the names of bounds begin. A node counts its bound on a queue or a provider like a resource, too: each task takes
-one."""
+"""`QUEUE` and `PROVIDER` are the beginnings of the names of bounds. A node counts its bound on a queue or a provider
+like a resource, too: each task takes one unit."""
 
 KIND_DEFAULT: Final = ""
 """The text of a task without requirements of its own. The requirements that the claiming node has for its kind
@@ -58,8 +58,8 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     is_process: bool | None = None
     """Whether the task function runs in a child process; None means as the kind says."""
     refused_by: tuple[str, ...] = ()
-    """The ids of nodes whose function does not fit the arguments: none of them claims the task again. They are here
-    because the index of ready tasks has this text: a node passes over all tasks that it has refused in one step."""
+    """The ids of nodes whose function does not fit the arguments: none of them claims the task again. Ready tasks are
+    indexed by the text that includes these ids, so a node passes over all tasks that it has refused in one step."""
     is_suspect: bool = False
     """The process of its last attempt died: the task runs isolated, and behind other tasks of its priority."""
 
@@ -75,7 +75,7 @@ LEFT_TO_KIND: Final = Requirements(left_to_kind=("cost", "forbids", "needs"))
 ONE_PROCESS: Final = Requirements(cost={PROCESS: UNIT})
 ONE_THREAD: Final = Requirements(cost={THREAD: UNIT})
 UNREADABLE_REQUIREMENTS: Final = Requirements(left_to_kind=("cost", "needs", "forbids"))
-"""What an unreadable text is parsed to: those of the kind, so that a node claims the task and ends it."""
+"""The requirements that replace an unreadable text: those of the kind, so that a node claims the task and ends it."""
 
 
 def make_requirements(cost: Mapping[str, int], needs: frozenset[str], forbids: frozenset[str]) -> Requirements:
@@ -137,7 +137,7 @@ def provider_bound(provider: str | None) -> str:
 
 
 def is_name_of_bound(name: str) -> bool:
-    """Whether the name is that of a bound."""
+    """Whether this is the name of a bound."""
     return name.startswith((QUEUE, PROVIDER))
 
 
@@ -147,22 +147,22 @@ def is_unit(name: str) -> bool:
 
 
 def bounds_of(totals: Mapping[str, int], provider: str | None, *, is_command: bool) -> tuple[str, ...]:
-    """The bounds of a node that tasks of a kind may meet: those of all bounded queues, and that of its provider.
-    Commands meet none, so that a full node obeys them."""
+    """The bounds of a node that may apply to tasks of a kind: those of all bounded queues, and that of its provider.
+    None applies to commands, so that a full node obeys them."""
     if is_command:
         return ()
     return tuple(name for name in totals if name.startswith(QUEUE) or name == provider_bound(provider))
 
 
 def bound_cost(bounds: Iterable[str], queue: str | None) -> dict[str, int]:
-    """What a task of this queue takes of the bounds of its kind."""
+    """The cost of a task of this queue in bounds: one unit of each bound that applies to it."""
     return {name: UNIT for name in bounds if name == queue_bound(queue or "") or name.startswith(PROVIDER)}
 
 
 @lru_cache(maxsize=4096)
 def parse_requirements(text: str) -> Requirements:
-    """Parse the text of a row; `UNREADABLE_REQUIREMENTS` if this release cannot read it. The result is cached and must
-    not be changed."""
+    """Parse the text of a row. Returns `UNREADABLE_REQUIREMENTS` if this release cannot read it. The result is cached
+    and must not be changed."""
     try:
         return msgspec.json.decode(text, type=Requirements)
     except READ_ERRORS:
@@ -170,13 +170,13 @@ def parse_requirements(text: str) -> Requirements:
 
 
 def with_refusal(text: str, node_id: str) -> Requirements:
-    """The requirements in the row of a task that this node has refused, too."""
+    """The requirements of a task, with this node added to the nodes that have refused it."""
     said = parse_requirements(text) if text else LEFT_TO_KIND
     return msgspec.structs.replace(said, refused_by=tuple(sorted({*said.refused_by, node_id})))
 
 
 def without_refusals(text: str) -> str:
-    """The text of a task that no node has refused."""
+    """The text of the requirements, without the nodes that have refused the task."""
     if not text or not parse_requirements(text).refused_by:
         return text
     said = msgspec.structs.replace(parse_requirements(text), refused_by=())

@@ -12,9 +12,9 @@ from synergon.model.tasks import NewTask
 Missed = Literal["one", "skip", "all"]
 """What happens to occurrences that no node fired in time."""
 Overlap = Literal["skip", "queue"]
-"""What happens to an occurrence while the task before has not ended."""
+"""What happens to an occurrence while the previous task of the schedule has not ended."""
 ScheduleState = Literal["active", "paused", "ended", "undeclared"]
-"""`undeclared`: it is declared in code, and no live node has that declaration, so it does not fire."""
+"""`undeclared`: the schedule was declared in code, but no live node declares it, so it does not fire."""
 
 
 MOST_PAST: Final = 24
@@ -22,10 +22,10 @@ MOST_PAST: Final = 24
 
 
 class PastOccurrence(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of an occurrence. Occurrences in a row that created no task for one reason are one entry."""
+    """What became of an occurrence. Consecutive occurrences that created no task for one reason are one entry."""
 
     at: datetime
-    """The nominal moment; of several, that of the first."""
+    """The nominal moment of the occurrence, or of the first of several."""
     outcome: Literal["fired", "missed", "skipped"]
     """`fired`: it created a task."""
     task_id: int | None = None
@@ -38,9 +38,9 @@ class NewSchedule(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     task: NewTask
-    """What each occurrence inserts."""
+    """The task that each occurrence inserts."""
     cron: str | None = None
-    """Five fields; given if `every` is not."""
+    """A cron expression of five fields. None if `every` is given."""
     every: int | None = None
     tz: str = "UTC"
     missed: Missed = "one"
@@ -48,9 +48,9 @@ class NewSchedule(Record, frozen=True, kw_only=True, omit_defaults=True):
     jitter: int = 0
     """Each occurrence is due up to this much later than its nominal moment."""
     starts_at: int | None = None
-    """No occurrence is earlier."""
+    """No occurrence is earlier than this moment."""
     ends_at: int | None = None
-    """No occurrence is later."""
+    """No occurrence is later than this moment."""
 
 
 class ScheduleRecord(Record, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     is_declared: bool = False
-    """Declared in code, not made at run time."""
+    """Whether the schedule is declared in code. Otherwise it was made at run time."""
     next_at: datetime | None = None
     """The nominal moment of the next occurrence; None if there is none."""
     due_at: datetime | None = None
@@ -83,15 +83,15 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     times_fired: int = 0
     """How many occurrences created a task."""
     times_missed: int = 0
-    """How many occurrences created none, because no node fired them in time."""
+    """How many occurrences created no task, because no node fired them in time."""
     times_skipped: int = 0
-    """How many occurrences created none for another reason."""
+    """How many occurrences created no task for another reason."""
     skips_in_row: int = 0
     """How many occurrences were skipped since the last task."""
     skipped_since: datetime | None = None
-    """The first of those."""
+    """The nominal moment of the first of these skipped occurrences."""
     reason: str | None = None
-    """Why the last occurrence that created no task created none."""
+    """Why the last missed or skipped occurrence created no task."""
     reason_at: datetime | None = None
     past: tuple[PastOccurrence, ...] = ()
     """The latest occurrences, the oldest first, and tasks that were created by `run_now`."""
@@ -136,7 +136,7 @@ class ScheduleRun(Record, frozen=True, kw_only=True):
 
     task: FiredTask | None
     reason: str | None = None
-    """Why there is no task."""
+    """Why no task was created. None if a task was created."""
 
 
 class Occurrence(Record, frozen=True, kw_only=True):

@@ -29,9 +29,10 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     max_attempts: int | None = None
     crashes: int = 0
     owner_deaths: int = 0
-    """How many nodes died while they ran the task, since an attempt of it has ended."""
+    """How many nodes have died while they ran the task, since the last attempt that ended."""
     server_failures: int = 0
-    """How many attempts of the task have blamed their server (`ServerFailed`). They cost it nothing."""
+    """How many attempts of the task have blamed their server (`ServerFailed`). Such attempts are not counted in
+    `attempts`."""
     claim_no: int = 0
     node_id: str | None = None
     server: str | None = None
@@ -48,7 +49,8 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     """What the task function returned, as JSON. Decoded by `result`."""
     errors: tuple[ErrorRecord, ...] = ()
     ended_attempts: tuple[AttemptRecord, ...] = ()
-    """The latest attempts that did not end the task with success, oldest first. `attempts_made` has the others, too."""
+    """The latest attempts that did not end the task with success, oldest first. `attempts_made` also has the success
+    and the running attempt."""
     progress: Progress | None = None
     key: str | None = None
     limit_key: str | None = None
@@ -60,7 +62,7 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     has_dependencies: bool = False
     """Whether it depends on other tasks, ended or not."""
     batch_id: int | None = None
-    """The batch in which the task runs, or ran when it ended: the id of one of its tasks. None without a batch."""
+    """The batch in which the task runs, or ran when it ended, by the id of its leader. None if it ran alone."""
     is_command: bool = False
     target: str | None = None
     requirements: str = KIND_DEFAULT
@@ -75,7 +77,7 @@ class TaskRecord(Record, frozen=True, kw_only=True):
     title: str | None = None
     """The text that the option `title` makes from the arguments."""
     units: int = 1
-    """What each start of the task counts for the rates of its limits."""
+    """How many units each start of the task charges to the rates of its limits."""
     tags: tuple[str, ...] = ()
     meta: dict[str, Any] = {}
     node_name: str | None = None
@@ -117,7 +119,7 @@ class TaskRecord(Record, frozen=True, kw_only=True):
 
     @property
     def attempts_made(self) -> tuple[AttemptRecord, ...]:
-        """The latest attempts, oldest first: those that have ended, with how, when and where, and the one that runs."""
+        """The latest attempts, oldest first, including the running one: how, when and where each ended."""
         if self.started_at is None or self.state not in (State.RUNNING, State.SUCCEEDED):
             return self.ended_attempts
         last = AttemptRecord(
@@ -167,7 +169,7 @@ SEARCHED_TASKS: Final = 10_000
 
 
 class BulkFilters(TypedDict, total=False):
-    """Which tasks an operation on many of them concerns."""
+    """The filters that select the tasks of a bulk operation."""
 
     state: State | str | Iterable[State | str] | None
     kind: str | Iterable[str] | None
@@ -189,7 +191,7 @@ class BulkFilters(TypedDict, total=False):
 
 
 class TaskFilters(BulkFilters, total=False):
-    """What `engine.tasks(...)` takes."""
+    """The arguments of `engine.tasks(...)`."""
 
     sort: Sort
     ascending: bool
@@ -228,7 +230,7 @@ class TaskQuery(Record, frozen=True, kw_only=True):
     parent_id: int | None = None
     """Only tasks that this task has created."""
     nodes: tuple[str, ...] | None = None
-    """Only tasks whose last attempt one of these nodes has, by id."""
+    """Only tasks whose last attempt ran on one of these nodes, given by id."""
     limit: int = 100
 
     @property
@@ -253,7 +255,8 @@ class TaskPage(Record, frozen=True, kw_only=True):
 
     tasks: tuple[TaskRecord, ...]
     next: str | None = None
-    """Pass this as `after` to get the next page. None on the last page. It survives tasks that come and go."""
+    """Pass this as `after` to get the next page. None on the last page. It stays valid when tasks are added or
+    deleted."""
     is_cut: bool = False
     """Whether the search for a text ended before the last task that matches the other filters. The next page goes
     on."""
@@ -275,7 +278,8 @@ class Counts(dict[CountKey, int]):
     """Numbers of tasks."""
 
     counted_at: datetime | None = None
-    """When the live tasks were counted, if there are many of them. None: just now, so that all numbers are exact."""
+    """When the live tasks were counted, if there are many of them. None if they were counted just now, so that all
+    numbers are exact."""
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):
@@ -285,7 +289,8 @@ class QueueRecord(Record, frozen=True, kw_only=True):
     paused_at: datetime | None = None
     counts: dict[State, int] = {}
     counted_at: datetime | None = None
-    """When the live tasks were counted, if there are many of them. None: just now, so that all numbers are exact."""
+    """When the live tasks were counted, if there are many of them. None if they were counted just now, so that all
+    numbers are exact."""
 
     @property
     def is_paused(self) -> bool:

@@ -33,16 +33,16 @@ LATENCIES: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 """The upper bounds of the buckets of calls of the store and of peers, in seconds."""
 
 MAX_ERRORS: Final = 20
-"""How many different errors a row of statistics has, the commonest ones."""
+"""How many different errors a row of statistics has at most. The commonest are kept."""
 SUCCEEDED: Final = "succeeded"
 CANCELLED: Final = "cancelled"
 FAILURES: Final = frozenset(str(reason) for reason in Reason) - {"cancelled", "dependency"}
-"""The reasons of attempts after which the task has failed."""
+"""The reasons with which an attempt ends its task as failed."""
 
 SHOWN_CHARACTERS: Final = 200
-"""How much of the message of an error is kept."""
+"""How many characters of an error's message are kept."""
 READ_CHARACTERS: Final = 2000
-"""How much of the message of an error decides which errors are alike."""
+"""How many characters of an error's message are used for its fingerprint."""
 _VARIABLE: Final = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b|\d+"
 )
@@ -53,7 +53,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class ErrorCount(Record, frozen=True, kw_only=True):
-    """How often an error occurred. Errors that differ only in numbers, ids and quoted texts are one."""
+    """How often an error occurred. Errors that differ only in numbers, ids and quoted texts count as one."""
 
     type: str
     message: str
@@ -62,8 +62,8 @@ class ErrorCount(Record, frozen=True, kw_only=True):
 
 
 def fingerprint(type_name: str, message: str) -> tuple[str, str]:
-    """A text that is equal for errors of one type whose messages differ only in numbers, ids and quoted texts, and
-    the message without these."""
+    """Returns a digest that is equal for errors of one type whose messages differ only in numbers, ids and quoted
+    texts, and the message with these replaced."""
     common = _VARIABLE.sub("#", _QUOTED.sub("'…'", message[:READ_CHARACTERS]))
     import hashlib  # slow to load
 
@@ -72,12 +72,12 @@ def fingerprint(type_name: str, message: str) -> tuple[str, str]:
 
 
 class Histogram(Record, frozen=True, kw_only=True):
-    """How many times fell into each bucket."""
+    """Counts durations by bucket, and has their sum."""
 
     counts: tuple[Count, ...] = EMPTY
-    """By the bounds `BOUNDS`, without sums."""
+    """The number of durations in each bucket of `BOUNDS`, not cumulative."""
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """The sum of all times."""
+    """The sum of all durations."""
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(EMPTY):
@@ -85,17 +85,17 @@ class Histogram(Record, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many times there are."""
+        """How many durations were counted."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float | None:
-        """The mean in seconds. None if there is no time."""
+        """The mean duration in seconds. None if there is no duration."""
         return self.seconds / self.count if self.count else None
 
     def percentile(self, part: float) -> float | None:
-        """The seconds that this part of the times, from 0 to 1, does not exceed, as far as the buckets tell. A time
-        beyond the last bound counts as that bound. None if there is no time."""
+        """The duration in seconds that the fraction `part` (0 to 1) of all durations does not exceed, estimated from
+        the buckets. A duration beyond the last bound counts as that bound. None if there is no duration."""
         total = self.count
         if not total:
             return None
@@ -123,7 +123,7 @@ class Histogram(Record, frozen=True, kw_only=True):
 
 
 class Buckets:
-    """A histogram that grows: how many values fell into each bucket, and their sum."""
+    """A mutable histogram: counts values by bucket, and has their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -149,9 +149,9 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
     wait: Histogram = Histogram()
     run: Histogram = Histogram()
     errors: dict[str, ErrorCount] = {}
-    """By fingerprint, at most `MAX_ERRORS`."""
+    """The commonest errors, by fingerprint, at most `MAX_ERRORS`."""
     depth: Count = 0
-    """The most tasks that were ready at once."""
+    """The largest number of tasks that were ready at once."""
 
     @classmethod
     def total(cls, numbers: Sequence[Numbers]) -> Numbers:
@@ -176,7 +176,7 @@ class Numbers(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def without(self, earlier: Numbers) -> Numbers:
-        """What was added since `earlier`, except for errors, which are those of `self`."""
+        """The numbers that were added since `earlier`. Errors are not subtracted."""
         ended = {reason: number - earlier.ended.get(reason, 0) for reason, number in self.ended.items()}
         return Numbers(
             accepted=self.accepted - earlier.accepted,
@@ -217,7 +217,7 @@ class StatisticsQuery(Record, frozen=True, kw_only=True):
     """Which statistics to read."""
 
     age: int
-    """Of how many microseconds until now."""
+    """How far back from now the statistics go, in microseconds."""
     kind: str | None = None
     queue: str | None = None
 
@@ -234,11 +234,11 @@ class StatisticsPoint(Record, frozen=True, kw_only=True):
     wait: Histogram = Histogram()
     """How long tasks waited for their starts after they were due."""
     depth: int = 0
-    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
+    """The largest number of tasks that were ready at once, as workers count them once a minute."""
 
 
 class Statistics(Record, frozen=True, kw_only=True):
-    """What happened to the tasks of one kind and queue since a moment, by what engines and workers have counted."""
+    """What happened to the tasks of one kind and queue since a moment, as engines and workers have counted it."""
 
     kind: str
     queue: str
@@ -258,7 +258,7 @@ class Statistics(Record, frozen=True, kw_only=True):
     errors: tuple[ErrorCount, ...]
     """The commonest errors of attempts, the commonest first."""
     depth: int
-    """The most tasks that were ready at once, by the counts of workers, one in a minute."""
+    """The largest number of tasks that were ready at once, as workers count them once a minute."""
     span_seconds: int
     """The length of the span of each point: a minute, an hour or a day."""
     points: tuple[StatisticsPoint, ...]

@@ -58,7 +58,7 @@ class NewTask(Record, frozen=True, kw_only=True):
     """The tasks that it depends on. It is `waiting` until all of them have ended."""
     if_dependency_fails: IfFails = "cancel"
     is_dependent: bool = False
-    """Whether the task waits for dependencies. The store sets it, and the two below."""
+    """Whether the task waits for dependencies. The store sets this field and the next two."""
     has_dependencies: bool = False
     """Whether there are rows of dependencies of this task, open or not."""
     has_dependents: bool = False
@@ -72,7 +72,7 @@ class NewTask(Record, frozen=True, kw_only=True):
     requirements: str = KIND_DEFAULT
     """The requirements of the task, as text (`requirements.Requirements`)."""
     units: int = 1
-    """What each start of the task counts for the rates of its limits."""
+    """How many units each start of the task charges to the rates of its limits."""
     fair_key: str | None = None
     """The tenant of the task. The tenants of a kind take turns. None if the kind has no `fair_by`."""
     fair_step: int = 0
@@ -94,11 +94,11 @@ class Insertion(msgspec.Struct, frozen=True):
     """Whether an earlier task became ready with this call: the leader of a batch that is complete now. Only the last
     insertion of a call says so."""
     is_of_other_request: bool = False
-    """Whether nothing was stored, because another request had this request key: `id` is the task of that one."""
+    """Whether nothing was stored, because another request had this request key: `id` is the task of that request."""
 
 
 class RequestKey(Record, frozen=True, kw_only=True):
-    """The key of a request that may be repeated, and a digest of all else that the request says."""
+    """The key of a request that may be repeated, and a digest of the rest of the request."""
 
     key: str
     digest: str
@@ -165,7 +165,7 @@ class Reaped(Record, frozen=True, kw_only=True):
     owner_deaths: int
     released: tuple[str, ...] = ()
     """The kinds of other tasks that became ready in this call, because tasks that they depend on have ended or key
-    queues were balanced. Only the last entry of a call has them, and the tasks below."""
+    queues were balanced. Only the last entry of a call has this field and the next."""
     ended: tuple[int, ...] = ()
     """The tasks that were cancelled because of a dependency."""
 

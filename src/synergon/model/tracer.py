@@ -43,7 +43,7 @@ class ProducerSpan:
 
 
 class Tracer(Protocol):
-    """Makes spans of what producers do, and carries contexts into child processes."""
+    """Makes spans for the work of producers, and carries contexts into child processes."""
 
     def producer_span(self, tasks: Sequence[NewTask], operation: Literal["send", "create"]) -> ProducerSpan:
         """The span of a producer: `send` stores tasks, `create` adds one child to a running task."""
