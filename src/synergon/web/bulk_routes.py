@@ -130,14 +130,14 @@ class _Progress:
         """Set after each transaction."""
 
     def add(self, moves: Sequence[Moved]) -> None:
-        """Count what became of the tasks of one transaction."""
+        """Count the tasks that one transaction has visited and changed."""
         self.visited += len(moves)
         self.changed += sum(moved.done for moved in moves)
         self.changes.set()
 
 
 def _document(running: asyncio.Task[int], progress: _Progress) -> dict[str, Any]:
-    """The progress or the result. Raises what has stopped the operation."""
+    """The progress or the result. Raises the error that has stopped the operation."""
     changed = running.result() if running.done() else progress.changed
     return {"matching": None, "visited": progress.visited, "changed": changed, "is_done": running.done()}
 
@@ -160,7 +160,8 @@ async def _lines(call: ApiCall, running: asyncio.Task[int], progress: _Progress)
 
 
 def _check_hidden(call: ApiCall, filters: Mapping[str, Any]) -> None:
-    """Raise Problem for a filter over hidden values: the number of matching tasks would tell them, letter by letter."""
+    """Raise Problem for a filter over hidden values: the number of matching tasks would reveal them, letter by
+    letter."""
     reject_secret_names(filters["meta"])
     for name in CONTENT_FILTERS:
         if filters[name] is not None and not call.user.role.allows(Role.ADMIN):
