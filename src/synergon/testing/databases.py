@@ -22,7 +22,8 @@ SCHEMA_PREFIX: Final = "synergon_test_"
 
 
 def check_test_url(url: str | None) -> str:
-    """The URL for a block; memory if there is none. Raises OptionError or ConfigurationError if it is no store's."""
+    """Return the URL for a block: `memory://` if `url` is None. Raises OptionError or ConfigurationError if it is not
+    the URL of a store."""
     if url is None or url == MEMORY:
         return MEMORY
     if check_url(url).startswith(MEMORY):

@@ -43,8 +43,8 @@ class TablesWithoutRequirements(Tables):
 
 
 def wakes(call: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
-    """The call of a store that may make tasks due, after which it wakes the drain. The calls of the drain itself do not
-    wake it, so that it ends."""
+    """Wrap a call of the store that may make tasks due: it wakes the drain afterwards. Calls that the drain itself
+    makes are not wrapped, because it would never end."""
 
     async def call_and_wake(store: TestStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         answer = await call(store, *arguments, **named)

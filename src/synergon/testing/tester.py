@@ -46,7 +46,7 @@ class Tester:
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
         self._substitution: Substitution | None = None
-        """What the engine had before the block. None outside of it."""
+        """The substitution of this block. None outside of the block."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"
