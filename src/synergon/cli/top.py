@@ -75,7 +75,7 @@ class Top:
         self.wanted: str = wanted
         """The text that rows must contain."""
         self.is_typing: bool = False
-        """Keys are characters of the wanted text."""
+        """Whether keys are characters of the wanted text."""
         self.is_stopped: bool = False
         self.sort: dict[str, str | None] = dict.fromkeys(TABLES)
         """The heading by which each table is sorted. None: the order in which the rows come."""
