@@ -118,7 +118,8 @@ class FlowRun:
     wait_sync: Final = sync(wait)
 
     async def _one_ended(self) -> None:
-        """Wait for the end of a live task, the newest: the last step ends last, unless a map has created more."""
+        """Wait until the newest live task of the flow has ended. It usually ends last, so the caller rarely has to wait
+        again; a map may have created newer tasks meanwhile. Returns at once if no task is live."""
         page = await self._engine._store.list_tasks(TaskQuery(group_id=self.id, states=LIVE, limit=1))
         for task in page:
             await self._engine.wait(task.id)
