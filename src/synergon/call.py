@@ -314,7 +314,8 @@ class Enqueueable(Generic[Parameters, Value]):
     if not TYPE_CHECKING:  # a type checker finds these mistakes itself
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError. For a method of another task queue, it says what to write here."""
+            """Raise AttributeError. If `name` is a method of another task queue, the message says what to write
+            instead."""
             advice = METHODS_ELSEWHERE.get(name)
             if advice is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -331,16 +331,16 @@ class Engine(ScheduleDeclarations):
 
     def api(self, *, auth: Auth, hosts: Iterable[str] | None = None) -> Starlette:
         """An ASGI app with the HTTP API of this engine under `/api/v1`, to be mounted in another app. `auth` is a
-        function from a request to a `synergon.web.access.User` or None. It has connections of its own, which are closed
-        with those of the engine. Needs the extra `web`."""
+        function from a request to a `synergon.web.access.User` or None. The app has connections of its own, which are
+        closed with those of the engine. Needs the extra `web`."""
         from synergon.web.app import make_app
 
         return make_app(self, auth=auth, hosts=hosts)
 
     def dashboard(self, *, auth: Auth, hosts: Iterable[str] | None = None) -> Starlette:
         """An ASGI app with the dashboard of this engine and its HTTP API, to be mounted in another app. `auth` is a
-        function from a request to a `synergon.web.access.User` or None; with `synergon.web.credentials.Credentials`
-        the dashboard has a login. It has connections of its own, which are closed with those of the engine. Needs the
+        function from a request to a `synergon.web.access.User` or None; with `synergon.web.credentials.Credentials` the
+        dashboard has a login. The app has connections of its own, which are closed with those of the engine. Needs the
         extra `web`."""
         from synergon.web.dashboard.app import make_dashboard
 
@@ -391,7 +391,7 @@ class Engine(ScheduleDeclarations):
 
     @property
     def unfinished(self) -> tuple[UnfinishedTask, ...]:
-        """The tasks whose functions go on although their worker was stopped; empty when they have ended.
+        """The tasks whose functions still run although their worker was stopped; empty when all have ended.
 
         Until then their claims are kept and the lease is renewed, so that no other worker runs these tasks. If the
         event loop still runs when a function ends, its outcome is stored. Otherwise its task is recovered when the
@@ -539,7 +539,7 @@ class Engine(ScheduleDeclarations):
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final. Raises TaskNotFound if there is none."""
+        """The task with this id, live or final. Raises TaskNotFound if there is none."""
         return await self._operations.get(task_id)
 
     get_sync: Final = sync(get)

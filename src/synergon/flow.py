@@ -113,8 +113,8 @@ class MapStep(Step[Any], Generic[Item]):
 
     @property
     def results(self) -> list[Item]:
-        """The results of the tasks that it creates, in the order of the items, as an argument of a later step. With
-        `if_dependency_fails="run"`, those of tasks that did not succeed are left out."""
+        """The results of the tasks that the map creates, in the order of the items, as an argument of a later step.
+        With `if_dependency_fails="run"`, tasks that did not succeed are left out."""
         return cast("list[Item]", ResultReference(self, is_list=True))
 
     def to_new_task(self, origin: str | None) -> NewTask:

@@ -44,7 +44,7 @@ class Worker:
         self.monitor: Final = HealthMonitor(Readiness(settings.name), settings.health_listen, engine.logger)
         """Reports the health of the worker to probes and systemd."""
         self._stack = contextlib.AsyncExitStack()
-        """What the end of the worker undoes after its node has stopped: the lifespans, then the connection."""
+        """The clean-up after the node has stopped: first of the lifespans, then of the connection."""
 
     @property
     def node(self) -> Node | None:

@@ -66,7 +66,7 @@ class BulkOperation:
     default_states: frozenset[State]
     """The states of the tasks that are selected if the filter names none."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the audit records beside the filter: the reason, the new priority, ..."""
+    """Values that the audit records beside the filter: the reason, the new priority, ..."""
 
     def check_states(self, states: frozenset[State] | None) -> frozenset[State]:
         """The states of the tasks to select: `states`, or the default ones. Raises OptionError if the operation is not

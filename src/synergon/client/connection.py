@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """What the parts of an engine share while it is connected. The engine opens and closes it."""
+    """The connection that the parts of an engine share. The engine opens and closes it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Connection:
 
     @property
     def unfinished(self) -> tuple[UnfinishedTask, ...]:
-        """The tasks whose functions go on although their node was stopped."""
+        """The tasks whose functions still run although their node was stopped."""
         return tuple(task for node in self._unfinished for task in node.unfinished)
 
     def detach_node(self) -> None:

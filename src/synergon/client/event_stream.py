@@ -30,7 +30,7 @@ ASK_SECONDS: Final = 30.0
 
 
 class Follower:
-    """One stream of final events."""
+    """A stream of final events."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What operators see of a node: its capacity and use in plain units, from its row and its published status."""
+"""The view of a node for operators: its capacity and use in plain units, from its row and its published status."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Operations:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final. Raises TaskNotFound if there is none."""
+        """The task with this id, live or final. Raises TaskNotFound if there is none."""
         (record,) = await self._store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
