@@ -1,8 +1,8 @@
 """The routes that change all tasks that match a filter.
 
 A request waits for the operation for a while, then the operation goes on without it. A caller that accepts lines of
-JSON gets one after each transaction instead: how many tasks are done so far. In both cases the operation does not end
-with the connection, and the audit has its outcome.
+JSON gets one after each transaction instead: how many tasks are done so far. In both cases the operation goes on if the
+caller disconnects, and the audit gets its outcome.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _only(call: ApiCall, fingerprint: str | None) -> bulk.Condition | None:
 
 
 class _Progress:
-    """What an operation has done so far."""
+    """The progress of an operation."""
 
     def __init__(self) -> None:
         self.visited: int = 0

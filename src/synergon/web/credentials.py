@@ -86,7 +86,8 @@ class _Password:
 
 
 _NO_PASSWORD: Final = _Password(b"\0" * SALT_BYTES, b"\0" * 64)
-"""Compared if there is no user of that name, so that the answer takes as long as for one that exists."""
+"""The password that is compared if there is no user with the name, so that the answer takes as long as for a user that
+exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +300,8 @@ class Credentials:
         return User(name, role)
 
     def entry(self, name: str) -> tuple[Any, ...] | None:
-        """What the file and the environment have for this name, to be compared later: a session ends when it changes.
-        None if there is nothing."""
+        """The entries for this name in the file and the environment. A session compares them, and ends when they
+        change. None if there are none."""
         self._read_again()
         tokens = tuple(
             (user.role, digest) for user, digest in (*self._given.tokens, *self._read.tokens) if user.name == name

@@ -231,7 +231,7 @@ class GroupDocument(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What an operation on a flow or group has done, as the audit has it."""
+    """The outcome of an operation on a flow or group, as the audit records it."""
 
     id: int
     outcome: str | None

@@ -33,7 +33,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 @cache
 def arguments_schema(task_type: AnyTask) -> dict[str, Any]:
-    """The JSON Schema of the arguments of a kind. What it rejects is rejected when a task is enqueued."""
+    """The JSON Schema of the arguments of a kind. Arguments that it rejects are rejected when a task is enqueued."""
     models: dict[str, Any] = {}
 
     def schema_of(wanted: type) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class _UnclearError(Exception):
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """What an annotation is made of: the arguments of a generic type, and the types that an alias stands for."""
+    """The parts of an annotation: the arguments of a generic type, and the type that an alias stands for."""
     if isinstance(hint, str | ForwardRef):
         raise _UnclearError
     named = get_origin(hint) or hint
