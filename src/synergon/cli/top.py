@@ -68,7 +68,7 @@ def top(
 
 
 class Top:
-    """What the screen shows, and what the keys have chosen."""
+    """The contents of the screen, and the view, order and filter that keys have chosen."""
 
     def __init__(self, view: str = ALL, wanted: str = "") -> None:
         self.view: str = view

@@ -42,7 +42,7 @@ from synergon.version import VERSION
 
 
 class TracedMeta(msgspec.Struct):
-    """What tracing keeps in the metadata of a task."""
+    """The part of a task's metadata that belongs to tracing."""
 
     trace_context: dict[str, str] = {}
     """The headers of the producer: `traceparent` and others."""

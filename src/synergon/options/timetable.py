@@ -1,8 +1,8 @@
 """The timetable of a schedule: computes its occurrences.
 
 The occurrences of an interval are multiples of it from its anchor on, so they do not drift. Cron expressions are those
-of cronsim, in the zone of the schedule. Summer time: a fixed time in the skipped hour occurs once, right after it; one
-in the repeated hour occurs once; patterns with `*` in the minute or hour follow elapsed time.
+of cronsim, in the zone of the schedule. Summer time: a fixed time in the skipped hour occurs once, right after that
+hour; a fixed time in the repeated hour occurs once; patterns with `*` in the minute or hour follow elapsed time.
 
 Moments are whole microseconds since 1970.
 """

@@ -1,4 +1,4 @@
-"""The database of a block of `testing.use`: one that is made for the block, or one that the caller names."""
+"""The database of a block of `testing.use`: made for the block, or named by the caller."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class TestStore(MemoryStore):
         return [Insertion(task_id, True, state) for task_id, state in enumerate(states, first)]
 
     async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
-        """Store a flow at once, whatever becomes of the caller's transaction."""
+        """Store a flow at once, even if the caller's transaction is rolled back later."""
         self._caller_transactions.can_wait(connection)
         return await self.open_group(new)
 

@@ -30,7 +30,7 @@ MOST_ATTEMPTS: Final = 10_000
 
 
 class Tester:
-    """What `testing.memory()` and `testing.inline()` return.
+    """The tester of a block, which `testing.memory()` and `testing.inline()` return.
 
     During the block, the engine uses a private store with its own clock, whatever its URL. The code under test may
     connect, disconnect and start workers as usual, but only the tester runs tasks.

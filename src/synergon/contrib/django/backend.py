@@ -131,7 +131,7 @@ class SynergonBackend(BaseTaskBackend):
 
 
 def _task_function(task: Task) -> Callable[..., Any]:
-    """The function that the kind runs. It calls that of the task, and sends the signals of Django."""
+    """Make the task function of the kind. It calls the function of the Django task, and sends the signals of Django."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = _running(task, ctx, args, kwargs)
