@@ -1,10 +1,10 @@
-"""How public coroutine methods are called: `must_await` and `sync`.
+"""Wrappers of public coroutine methods: `must_await` and `sync`.
 
 `must_await` marks methods that store tasks, so that no task is lost because a call was not awaited. Without a running
 event loop, the call raises an error that names the synchronous method. With one, it returns a coroutine, which logs an
 error if it is dropped before it has started. `inspect`, `asyncio` and frameworks still recognise a coroutine function.
 
-`sync` makes the twin of a coroutine method for code without an event loop.
+`sync` makes the synchronous version of a coroutine method, for code without an event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 
 class Caller(Protocol):
-    """What messages need of the object whose method is called."""
+    """The attributes of a called object that error messages use."""
 
     @property
     def _name_in_code(self) -> str:
@@ -123,7 +123,7 @@ class Bridge(Protocol):
 
 
 class Bridged(Protocol):
-    """What `sync` needs of the object whose method is called."""
+    """An object whose methods `sync` can wrap: it has the bridge of its engine."""
 
     @property
     def sync_bridge(self) -> Bridge:
@@ -136,7 +136,7 @@ Owner = TypeVar("Owner", bound=Bridged)
 def sync(
     method: Callable[Concatenate[Owner, Parameters], Awaitable[Value]],
 ) -> Callable[Concatenate[Owner, Parameters], Value]:
-    """The twin of a coroutine method, for code without an event loop: `get_sync = sync(get)`."""
+    """Make the synchronous version of a coroutine method, for code without an event loop: `get_sync = sync(get)`."""
 
     @functools.wraps(method, updated=())  # without the mark of a coroutine function
     def call(owner: Owner, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:

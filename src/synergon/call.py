@@ -46,7 +46,7 @@ METHODS_ELSEWHERE: Final = {
     "signature": "call(...)",
     "message": "call(...)",
 }
-"""The methods of tasks in other task queues, with what to write here."""
+"""Methods that tasks have in other task queues, and what to write instead."""
 
 
 class Call(Generic[Bound]):
@@ -73,13 +73,13 @@ class Call(Generic[Bound]):
         self.limit_key: str | None = limit_key
         """The key of the call's key queue. None if its kind has no key queues."""
         self.key: str | None = key
-        """The unique key that its kind has made of the arguments."""
+        """The unique key that the kind makes of the arguments. None if the kind makes none."""
         self.tenant: Final = tenant
-        """The tenant whose turn the call waits for. None if its kind has none."""
+        """The tenant of the task. None if the kind has no `fair_by`."""
         self.references: Final = references
         """The arguments that are results of steps of a flow. None if there are none."""
         self.url: Final = url if task_type is None else task_type.engine.settings.url
-        """The database that it is for. None if that is not known."""
+        """The URL of the database that the call is for. None if it is not known."""
 
     def __repr__(self) -> str:
         return f"<Call of {self.kind} {self.payload.decode()}>"
@@ -116,8 +116,8 @@ class Call(Generic[Bound]):
         return signature.decode(self.payload) if self.references is None else signature.plain(self.payload)
 
     def to_new_task(self, origin: str | None = None) -> NewTask:
-        """The record for the store, with the options of the call completed by those of the kind. `origin` is the engine
-        that is notified of the task's end."""
+        """Make the record for the store. Options that the call does not give are those of the kind. `origin` is the
+        engine that is notified of the task's end. Raises PayloadError if an argument is the result of a step."""
         if self.references is not None:
             raise PayloadError(
                 f"an argument of task {self.kind!r} is the result of a step, which only tasks of that flow can have; "
@@ -126,8 +126,9 @@ class Call(Generic[Bound]):
         return self.without_references(origin)
 
     def without_references(self, origin: str | None = None, *, has_title: bool = True) -> NewTask:
-        """`to_new_task`, without the arguments that are results of steps. `has_title` is False if the arguments are not
-        known at all."""
+        """Make the record for the store, also for a step of a flow. The payload lacks the arguments that are results of
+        other steps; in a list, such an item is null. `has_title=False` leaves the title out: a map does not know the
+        arguments of its items yet."""
         placement, task_type = self.placement, self.task_type
         policy = task_type.policy if task_type is not None else None
         if (
@@ -197,7 +198,8 @@ class Call(Generic[Bound]):
         return one_line(template.fill(msgspec.json.decode(self.payload)))
 
     def _reject_unknown(self, names: Iterable[str], what: str) -> None:
-        """Raise OptionError for a template over an argument that is the result of a step."""
+        """Raise OptionError if a template uses an argument that is the result of a step. `names` are the arguments that
+        it uses."""
         unknown = self.references or {}
         is_unknown_item = self.task_type is not None and self.task_type.signature.list_name in unknown
         for name in names:
@@ -250,11 +252,11 @@ class Enqueueable(Generic[Parameters, Value]):
         return Call(task_type.kind, payload, self._placement, task_type, limit_key, key, tenant)
 
     def call_without_arguments(self) -> Call[Value]:
-        """A call whose arguments are not known yet: that of a map."""
+        """Make the call of a map, whose arguments are not known yet."""
         return Call(self._task_type.kind, b"{}", self._placement, self._task_type)
 
     def call_of_item(self, item: Any) -> Call[Value]:
-        """The call of a map for one item, its first argument."""
+        """Make the call for one item of a map. The item is its first argument."""
         return self._call((), {self._task_type.signature.first_name: item})
 
     def _call_with_references(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Value]:
@@ -312,7 +314,8 @@ class Enqueueable(Generic[Parameters, Value]):
     if not TYPE_CHECKING:  # a type checker finds these mistakes itself
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError. For a method of another task queue, it says what to write here."""
+            """Raise AttributeError. If `name` is a method of another task queue, the message says what to write
+            instead."""
             advice = METHODS_ELSEWHERE.get(name)
             if advice is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -349,7 +352,8 @@ def _listed(arguments: Iterable[Value]) -> list[Value]:
 
 
 def check_kind(name: Any) -> str:
-    """Check the name of a kind: a word that is readable in a table, a URL and a shell."""
+    """Return the name of a kind if it is made of letters, digits and `_.:-`, which tables, URLs and shells show as they
+    are. Raises OptionError otherwise."""
     if not isinstance(name, str) or not name or len(name) > 200 or not all(c.isalnum() or c in "_.:-" for c in name):
         raise OptionError(f"a kind's name is made of letters, digits and _ . : -, got {name!r}; give name=...")
     return name

@@ -119,7 +119,8 @@ class Context:
         self.attempt: Final = attempt
         """The number of the attempt, from 1. A retry counts one more; a snooze or a crash does not."""
         self.claim_no: int = claim_no
-        """The number of the claim. It is new at each run, so it can be used to make outside effects idempotent."""
+        """The number of the claim. Each run of the task has a higher one, so an outside system can reject what an
+        earlier run sends."""
         self.server: Final = server
         """The server on which the task runs. None if its kind has no provider."""
         self.tags: Final = tags

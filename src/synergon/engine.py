@@ -179,7 +179,7 @@ class Engine(ScheduleDeclarations):
         self._renew_parts()
 
     def _renew_parts(self) -> None:
-        """Make the parts that belong to one connection. `testing` does so again for another store."""
+        """Make the parts that belong to one connection. `testing` calls this again for another store."""
         refresh_seconds = self.settings.lease / HEARTBEATS_PER_LEASE
         self._connection: Connection = Connection(self.kinds, self._registry, self._ports, self.logger)
         self._lifecycle: Lifecycle = Lifecycle(self)
@@ -241,7 +241,8 @@ class Engine(ScheduleDeclarations):
         return task_type
 
     def import_modules(self, names: Iterable[str] = ()) -> None:
-        """Import the modules in `imports` and these, which register kinds. A worker does so before it starts."""
+        """Import the modules of the setting `imports`, then `names`: they register kinds. A worker calls this before it
+        starts."""
         for name in (*self.settings.imports, *names):
             try:
                 importlib.import_module(name)
@@ -257,9 +258,9 @@ class Engine(ScheduleDeclarations):
         return known.call(*args, **kwargs) if known is not None else call_by_name(kind, args, kwargs, self.settings.url)
 
     def limit(self, name: str, value: int | None = None, *, rate: Rate | None = None) -> None:
-        """Declare a limit: over all nodes, at most `value` tasks run at once of those that name it in `limits=[...]` or
-        run on a server of which it is a prefix, and they start at most at the `rate`. None means no limit unless an
-        operator sets one; 0 means closed."""
+        """Declare a limit over all nodes. It counts the tasks that name it in `limits=[...]`, and those on servers
+        whose addresses it covers as a prefix. At most `value` of them run at once, and they start at most at `rate`. A
+        `value` of None means no limit unless an operator sets one; 0 means closed."""
         self._registry.add_limit(
             check_limit_name(name, "a limit"),
             check_limit(value, f"limit {name!r}"),
@@ -299,7 +300,7 @@ class Engine(ScheduleDeclarations):
 
     def lifespan(self, function: Lifespan) -> Lifespan:
         """Set up what the tasks of a worker share: an `async def` with one `yield`. Its first part runs before a worker
-        starts, the rest after its last task has ended. Several nest in their order."""
+        starts, the rest after its last task has ended. Several lifespans nest: the first one is the outermost."""
         self._lifespans.append(worker_lifespan(function))
         return function
 
@@ -311,7 +312,7 @@ class Engine(ScheduleDeclarations):
 
     def on_event(self, subscriber: Listener) -> Listener:
         """Call a function with each Event of this engine's own node: after the change is stored, at most once, in
-        order. The function delays and changes nothing."""
+        order. The function cannot delay or change a task."""
         self._subscribers.append(check_subscriber(subscriber))
         return subscriber
 
@@ -330,16 +331,16 @@ class Engine(ScheduleDeclarations):
 
     def api(self, *, auth: Auth, hosts: Iterable[str] | None = None) -> Starlette:
         """An ASGI app with the HTTP API of this engine under `/api/v1`, to be mounted in another app. `auth` is a
-        function from a request to a `synergon.web.access.User` or None. It has connections of its own, which are closed
-        with those of the engine. Needs the extra `web`."""
+        function from a request to a `synergon.web.access.User` or None. The app has connections of its own, which are
+        closed with those of the engine. Needs the extra `web`."""
         from synergon.web.app import make_app
 
         return make_app(self, auth=auth, hosts=hosts)
 
     def dashboard(self, *, auth: Auth, hosts: Iterable[str] | None = None) -> Starlette:
         """An ASGI app with the dashboard of this engine and its HTTP API, to be mounted in another app. `auth` is a
-        function from a request to a `synergon.web.access.User` or None; with `synergon.web.credentials.Credentials`
-        the dashboard has a login. It has connections of its own, which are closed with those of the engine. Needs the
+        function from a request to a `synergon.web.access.User` or None; with `synergon.web.credentials.Credentials` the
+        dashboard has a login. The app has connections of its own, which are closed with those of the engine. Needs the
         extra `web`."""
         from synergon.web.dashboard.app import make_dashboard
 
@@ -381,20 +382,20 @@ class Engine(ScheduleDeclarations):
     async def stop(self, grace: Duration | None = UNSET) -> tuple[UnfinishedTask, ...]:
         """Stop the node in order, then disconnect. Idempotent: a second call waits for the first.
 
-        Running tasks get `grace`, and two seconds more after they were asked to end; with `grace=None` they are waited
-        for without a limit, and so are uninterruptible ones always. Returns the tasks whose functions go on
-        nevertheless, in threads, which nothing can end: see `unfinished`.
+        Running tasks get `grace`, and two seconds more after they were asked to end. With `grace=None` the node waits
+        for them without a limit; for uninterruptible tasks it always does. Returns the tasks whose functions still run,
+        in threads, which cannot be ended: see `unfinished`.
         """
         await self._lifecycle.stop(self._grace(grace))
         return self.unfinished
 
     @property
     def unfinished(self) -> tuple[UnfinishedTask, ...]:
-        """The tasks whose functions go on although their worker was stopped; empty when they have ended.
+        """The tasks whose functions still run although their worker was stopped; empty when all have ended.
 
         Until then their claims are kept and the lease is renewed, so that no other worker runs these tasks. If the
-        event loop still runs when a function ends, its outcome is stored. Otherwise its task goes back when the lease
-        is over.
+        event loop still runs when a function ends, its outcome is stored. Otherwise its task is recovered when the
+        lease has expired.
         """
         return self._connection.unfinished
 
@@ -538,7 +539,7 @@ class Engine(ScheduleDeclarations):
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final. Raises TaskNotFound if there is none."""
+        """The task with this id, live or final. Raises TaskNotFound if there is none."""
         return await self._operations.get(task_id)
 
     get_sync: Final = sync(get)
@@ -568,9 +569,9 @@ class Engine(ScheduleDeclarations):
 
         Filters: `state` and `kind` (one or several), `queue`, `tag`, `key`, `title`, `meta` (`{"customer": 42}`),
         `flow` (the id of a flow or group), `parent` (the id of the task that has created them), `node` (the ids of one
-        or several nodes that have the last attempt), `enqueued_since`, `enqueued_until` and the like for `started` and
-        `finished`, and `search`, a text in arguments and errors. `sort` is "id", "due" (scheduled tasks) or "end"
-        (final ones), `ascending` turns it round. A page has at most `limit` tasks (100).
+        or several nodes on which the last attempt ran), `enqueued_since`, `enqueued_until` and the like for `started`
+        and `finished`, and `search`, a text in arguments and errors. `sort` is "id", "due" (scheduled tasks) or "end"
+        (final ones), `ascending` reverses the order. A page has at most `limit` tasks (100).
         """
         return await self._operations.tasks(**filters)
 
@@ -675,8 +676,8 @@ class Engine(ScheduleDeclarations):
     set_priority_sync: Final = sync(set_priority)
 
     async def extend_timeout(self, task_id: int, duration: Duration) -> None:
-        """Give the running attempt of a task more time, on whatever node: its deadline moves by `duration`. Extensions
-        add up. IllegalMove if the task does not run."""
+        """Give the running attempt of a task more time, on any node: its deadline moves by `duration`. Extensions add
+        up. Raises IllegalMove if the task does not run."""
         await self._operations.extend_timeout(task_id, duration)
 
     extend_timeout_sync: Final = sync(extend_timeout)
@@ -695,9 +696,9 @@ class Engine(ScheduleDeclarations):
         failed: Duration | None = None,
         cancelled: Duration | None = None,
     ) -> int:
-        """Delete ended tasks that are older than the age of their state, now. States without an age are kept; without
-        any age, the retention of the cluster holds. A task whose kind has `keep` is deleted by that age. Returns how
-        many tasks were deleted."""
+        """Delete ended tasks now that are older than the age given for their state. Tasks in a state without an age are
+        kept. Without any age, the retention of the cluster applies. For a task whose kind has `keep`, that age counts
+        instead. Returns how many tasks were deleted."""
         given = Retention(succeeded=succeeded, failed=failed, cancelled=cancelled)
         return await self._operations.prune(await self.retention() if given == KEEP_ALL else given)
 
@@ -713,15 +714,16 @@ class Engine(ScheduleDeclarations):
     async def statistics(
         self, *, kind: str | None = None, queue: str | None = None, since: Duration | datetime = "1h"
     ) -> list[Statistics]:
-        """How many tasks of each kind and queue were enqueued, started and ended since a moment or for a duration, how
-        long they waited and ran, and their commonest errors. Engines and workers write what they have counted every few
-        seconds, and at their end."""
+        """How many tasks of each kind and queue were enqueued, started and ended since `since` (a moment, or a duration
+        before now), how long they waited and ran, and their commonest errors. Engines and workers write what they have
+        counted every few seconds, and at their end."""
         return await self._operations.statistics(kind, queue, since)
 
     statistics_sync: Final = sync(statistics)
 
     async def retention(self) -> Retention:
-        """How long ended tasks are kept: what workers declare or an operator has set; else what this engine has."""
+        """How long ended tasks are kept: as a worker has declared or an operator has set; otherwise by the setting of
+        this engine."""
         return await self._operations.retention() or self.settings.retention
 
     retention_sync: Final = sync(retention)
@@ -740,9 +742,9 @@ class Engine(ScheduleDeclarations):
     ) -> int:
         """Cancel all tasks that match these filters of `tasks`; live ones, unless `state` is given.
 
-        As for all bulk operations: transactions of at most 500 tasks, one after the other, after each of which
-        `on_progress` is called with the number of tasks visited so far; one entry in the audit, with `why`; returns how
-        many tasks were changed. Tasks that are enqueued meanwhile are not visited.
+        Like all bulk operations, it works in transactions of at most 500 tasks, and calls `on_progress` after each one
+        with the number of tasks visited so far. The audit gets one entry, with `why`. Returns how many tasks were
+        changed. Tasks that are enqueued meanwhile are not visited.
         """
         return await self._bulk.apply_to_all(bulk.cancel(check_why(why)), filters, on_progress)
 
@@ -821,14 +823,14 @@ class Engine(ScheduleDeclarations):
 
     async def remove_server(self, provider: str, address: str) -> None:
         """Remove a server from the pool of a provider for all nodes. Tasks on it finish there; its health is forgotten.
-        OptionError if the pool does not have it."""
+        Raises OptionError if the pool does not have it."""
         await self._control.change_server("remove_server", provider, address)
 
     remove_server_sync: Final = sync(remove_server)
 
     async def close_server(self, provider: str, address: str) -> None:
-        """Close a server for all nodes: it stays in the pool, with capacity 0. Tasks on it finish there. OptionError if
-        the pool does not have it."""
+        """Close a server for all nodes: it stays in the pool, with capacity 0. Tasks on it finish there. Raises
+        OptionError if the pool does not have it."""
         await self._control.change_server("close_server", provider, address)
 
     close_server_sync: Final = sync(close_server)

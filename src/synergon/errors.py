@@ -113,7 +113,8 @@ class TaskDeleted(TaskError):
 
 
 class KeyConflict(TaskError):
-    """A live task of this kind holds the unique key. `task_id` is that task, or 0 for another task of this call."""
+    """A live task of this kind holds the unique key. `task_id` is the id of that task; 0 if another task of this call
+    has the key."""
 
 
 class IllegalMove(TaskError):

@@ -38,7 +38,8 @@ Item = TypeVar("Item")
 
 
 class Step(TaskReference, Generic[Value]):
-    """A task of a flow that is not stored yet. What comes after it, or uses its result, is added to the same flow."""
+    """A task of a flow that is not stored yet. Steps that run after it, or use its result, must be added to its
+    flow."""
 
     __slots__ = ("_after", "_if_fails", "call", "flow", "index")
 
@@ -54,7 +55,7 @@ class Step(TaskReference, Generic[Value]):
 
     @property
     def name(self) -> str:
-        """Its number in the flow, and its kind."""
+        """The number of the step in its flow, and its kind."""
         return f"{self.index + 1} ({self.call.kind})"
 
     @property
@@ -77,7 +78,7 @@ class Step(TaskReference, Generic[Value]):
         )
 
     def to_new_task(self, origin: str | None) -> NewTask:
-        """The record for the store. Its needs name steps by their indexes in the flow."""
+        """Make the record for the store. Its dependencies name steps by their indexes in the flow."""
         task = self.call.without_references(origin)
         if task.on_conflict == "replace":
             raise OptionError(f"step {self.name} has on_conflict='replace'; a flow needs tasks of its own")
@@ -95,7 +96,7 @@ class Step(TaskReference, Generic[Value]):
 
 
 class MapStep(Step[Any], Generic[Item]):
-    """A step that creates one task for each item of a list, when that is known."""
+    """A step that creates one task for each item of the result of `over`, when that step has succeeded."""
 
     __slots__ = ("over",)
 
@@ -112,14 +113,15 @@ class MapStep(Step[Any], Generic[Item]):
 
     @property
     def results(self) -> list[Item]:
-        """The results of the tasks that it creates, in the order of the items, as an argument of a later step. With
-        `if_dependency_fails="run"`, those of tasks that did not succeed are left out."""
+        """The results of the tasks that the map creates, in the order of the items, as an argument of a later step.
+        With `if_dependency_fails="run"`, tasks that did not succeed are left out."""
         return cast("list[Item]", ResultReference(self, is_list=True))
 
     def to_new_task(self, origin: str | None) -> NewTask:
-        """The record of the task that creates one task for each item. It has the queue, the priority, the requirements,
-        the tags, the metadata and the number of attempts of these. All options of the call are those of the items: the
-        title is a template that each item fills with its argument, and the weight is kept as the step of its tenant."""
+        """Make the record of the map: the task that creates one task for each item. It has the queue, the priority, the
+        requirements, the tags, the metadata and the number of attempts of the items. All options of the call apply to
+        the items: the title stays a template, which each item fills with its argument, and the weight is kept as the
+        step of the item's tenant. Raises OptionError unless `on_conflict` is "return"."""
         placement = self.call.placement
         item = self.call.without_references(has_title=False)
         if item.on_conflict != "return":
@@ -152,7 +154,7 @@ class MapStep(Step[Any], Generic[Item]):
 
 
 class _Needs:
-    """What one step depends on, without repetitions."""
+    """The dependencies of one step, without duplicates."""
 
     def __init__(self, step: Step[Any]) -> None:
         self._step = step
@@ -160,7 +162,7 @@ class _Needs:
         self.needs: list[Need] = []
 
     def add(self, entry: Any) -> int:
-        """Add a task or an earlier step. Returns its position."""
+        """Add a dependency on a task or an earlier step. Returns its position among the dependencies."""
         need = self._need(entry)
         key = (need.task_id, need.step)
         if key not in self._positions:
@@ -176,7 +178,8 @@ class _Needs:
         return need_of(entry, self._step.flow.url)
 
     def add_references(self, overrides: Overrides) -> bytes | None:
-        """Add the steps whose results are arguments, and note in the overrides where these belong."""
+        """Add dependencies on the steps whose results are arguments. Returns `overrides` as JSON, with the place of
+        each result in the arguments; None if they are empty."""
         results: dict[str, StoredReference] = {}
         items: dict[str, dict[str, StoredReference]] = {}
         for name, found in (self._step.call.references or {}).items():
@@ -210,7 +213,7 @@ class Flow:
 
     @property
     def url(self) -> str:
-        """The database that it is for."""
+        """The URL of the database that the flow is for."""
         return self._engine.settings.url
 
     def add(
@@ -330,7 +333,7 @@ class Flow:
 
 
 def _check_result_is_stored(step: Step[Any], source: Step[Any]) -> None:
-    """Raise OptionError if the result that the step needs is not stored."""
+    """Raise OptionError if the kind of `source`, whose result the step needs, does not store results."""
     task_type = source.call.task_type
     if task_type is not None and not task_type.policy.keep_result:
         raise OptionError(
@@ -362,7 +365,8 @@ def _check_reference(step: Step[Any], name: str, reference: ResultReference, *, 
 
 
 def _check_map(step: MapStep[Any]) -> None:
-    """Raise PayloadError if the result of the other step is never a list, or its items never fit."""
+    """Raise PayloadError if the result of `over` can never be a list, if its items can never be the first argument of
+    the kind, or if the kind requires more than one argument."""
     _check_result_is_stored(step, step.over)
     result_type = step.over.result_type
     if "list" not in json_types(result_type):

@@ -57,7 +57,7 @@ async def steps_of(engine: Engine, flow_id: int) -> list[FlowStep]:
 
 
 class FlowRun:
-    """One stored flow: its id, and nothing that could become outdated."""
+    """A stored flow. The object has its id, and no state that could become outdated."""
 
     def __init__(self, engine: Engine, flow_id: int, name: str, last: Handle[Any]) -> None:
         self.id = flow_id
@@ -83,7 +83,7 @@ class FlowRun:
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """The bridge that runs the `*_sync` methods of this class for code without an event loop."""
         return self._engine.sync_bridge
 
     async def status(self) -> FlowRecord:
@@ -118,7 +118,8 @@ class FlowRun:
     wait_sync: Final = sync(wait)
 
     async def _one_ended(self) -> None:
-        """Wait for the end of a live task, the newest: the last step ends last, unless a map has created more."""
+        """Wait until the newest live task of the flow has ended. It usually ends last, so the caller rarely has to wait
+        again; a map may have created newer tasks meanwhile. Returns at once if no task is live."""
         page = await self._engine._store.list_tasks(TaskQuery(group_id=self.id, states=LIVE, limit=1))
         for task in page:
             await self._engine.wait(task.id)
@@ -131,10 +132,9 @@ class FlowRun:
     cancel_sync: Final = sync(cancel)
 
     async def retry(self) -> int:
-        """Run the steps that failed or were cancelled again, and those that were cancelled because of them, in one
-        transaction. Steps that succeeded do not run again. Returns how many steps had failed or were cancelled
-        themselves; those that were cancelled because of them come back, too, and are not counted. Raises KeyConflict,
-        without a change, if a live task holds the unique key of one of them."""
+        """Run failed and cancelled steps again, in one transaction, together with the steps that were cancelled because
+        of them. Steps that succeeded do not run again. Returns the number of steps, without those that were cancelled
+        because of others. Raises KeyConflict, and changes nothing, if a live task holds the unique key of a step."""
         await self.status()
         moves = await self._engine._store.retry_flow(self.id)
         for moved in moves:

@@ -26,8 +26,8 @@ AT_ONCE: Final = 500
 
 
 class Group(Generic[Value]):
-    """What `engine.group` and `engine.groups.get` return: the id and the handles, and nothing that could become
-    outdated."""
+    """A stored group, as `engine.group` and `engine.groups.get` return it. The object has its id and the handles of its
+    tasks, and no state that could become outdated."""
 
     def __init__(
         self, engine: Engine, group_id: int, name: str, handles: list[Handle[Value]], then: Handle[Any] | None
@@ -58,7 +58,7 @@ class Group(Generic[Value]):
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """The bridge that runs the `*_sync` methods of this class for code without an event loop."""
         return self._engine.sync_bridge
 
     async def status(self) -> GroupRecord:

@@ -28,7 +28,7 @@ UPDATE_SECONDS: Final = 0.5
 
 
 class Handle(TaskReference, Generic[Value]):
-    """One stored task: its id, and nothing that could become outdated."""
+    """A stored task. The object has its id, and no state that could become outdated."""
 
     __slots__ = ("_engine", "_is_ours", "_task_type", "created", "id")
 
@@ -60,11 +60,12 @@ class Handle(TaskReference, Generic[Value]):
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """The bridge that runs the `*_sync` methods of this class for code without an event loop."""
         return self._engine.sync_bridge
 
     def _need_of(self, url: str | None) -> Need:
-        """The need of a task with this one in `after`. Raises OptionError if that is stored in another database."""
+        """The dependency on this task, for a task that names it in `after`. Raises OptionError if that task is stored
+        in another database, at `url`."""
         if url is not None and self._engine.settings.url != url:
             raise OptionError(
                 f"after names task {self.id} of {shown(self._engine.settings.url)}, but the task is stored in "

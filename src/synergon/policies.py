@@ -18,24 +18,25 @@ from synergon.options.durations import LONGEST_SECONDS, Duration, microseconds, 
 from synergon.options.sizes import Size, size_bytes
 
 CRASH_LIMIT: Final = 3
-"""After this number of crashes a task ends `failed` with the reason `crashed`. A crash is proven: the child process of
-the task died while it ran the task function, and the node saw it."""
+"""After this number of crashes a task ends `failed` with the reason `crashed`. Only crashes that the node has seen
+count: the child process died while it ran the task function."""
 
 OWNER_DEATH_LIMIT: Final = 10
-"""After this number of nodes that died while they ran it, without one attempt that ended, a task ends in this way,
-too."""
+"""A task also ends `failed` with the reason `crashed` when this number of nodes in a row have died while they ran it.
+An attempt that ends starts the count again."""
 
 SERVER_FAILURE_LIMIT: Final = 10
-"""So often a task may blame its server (`ServerFailed`) without a charge. After that `ServerFailed` costs an attempt,
-as any other error does."""
+"""How many times a task may blame its server (`ServerFailed`) without a charge. After that, `ServerFailed` costs an
+attempt, as any other error does."""
 
 BLAME_DELAY_SECONDS: Final = 0.5
 LONGEST_BLAME_DELAY_SECONDS: Final = 30.0
-"""A task that blames its server runs again at once while another server is in service that it has not tried. After that
-it waits, twice as long each time."""
+"""The longest delay before a task that has blamed its server runs again. It runs again at once while a server that it
+has not tried is in service. After that the delay is `BLAME_DELAY_SECONDS`, then twice as long each time."""
 
 REFUSAL_LIMIT: Final = 10
-"""After this number of refusals by nodes whose functions do not fit its arguments a task ends `failed`."""
+"""After this number of refusals a task ends `failed`. A node refuses a task whose arguments do not fit its task
+function."""
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30 * 60.0
 DEFAULT_QUEUE: Final = "default"
@@ -106,7 +107,7 @@ class Retry:
             object.__setattr__(self, name, _error_types(getattr(self, name), name))
 
     def retries(self, error: BaseException) -> bool:
-        """Whether an attempt may follow one that raised this error."""
+        """Whether an attempt that raised this error may be retried."""
         return not isinstance(error, self.never) and (self.on is None or isinstance(error, self.on))
 
     def delay(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
@@ -170,7 +171,7 @@ class Rate:
 
     @property
     def record(self) -> NewRate:
-        """The rate as the store has it."""
+        """The rate as a record for the store."""
         per = max(microseconds(seconds(self.per, "per")), 1)
         return NewRate(per=per, starts=self.count, burst=self.burst, by_units=self.by == "units")
 
@@ -250,7 +251,8 @@ class Health:
 
     @property
     def most_failures(self) -> int | None:
-        """How many failures among the last `window` tasks take a server out of service. None means any number."""
+        """How many failures among the last `window` tasks take a server out of service. None means that only failures
+        in a row count."""
         return None if self.rate is None else ceil(self.rate * self.window)
 
 
@@ -345,7 +347,7 @@ class Retention:
 
 
 def cutoffs_of(retention: Retention, *, audit_seconds: float | None = None) -> Cutoffs:
-    """The ages after which a store prunes."""
+    """The ages, in microseconds, after which a store deletes rows."""
     return Cutoffs(
         succeeded=_age(retention.succeeded),
         failed=_age(retention.failed),

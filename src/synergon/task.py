@@ -104,7 +104,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
             if self.policy.key is None
             else KeyTemplate(self.policy.key, self.signature.template_parameters, f"key of task {self.kind!r}")
         )
-        """Makes the unique keys of its tasks."""
+        """Makes the unique keys of the kind's tasks. None if the kind makes none."""
         self._tenant_template = (
             None
             if self.policy.fair_by is None
@@ -113,7 +113,7 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.has_templates: Final = not (
             self.key_template is None and self.unique_key is None and self.policy.fair_by is None
         )
-        """Whether keys or tenants are made of the arguments of its tasks."""
+        """Whether keys or tenants are made of the arguments of the kind's tasks."""
         if self.policy.title is not None:
             self.title_template(self.policy.title)
         if "units" in options:
@@ -123,12 +123,12 @@ class TaskType(Enqueueable[Parameters, Value], Generic[Full, Parameters, Returne
         self.is_limited: Final = bool(self.limits) or provider is not None or self.key_template is not None
         """Whether limits or servers bound how many tasks of this kind may run."""
         self.uses_transaction = False
-        """The function has called ctx.transaction(), which a child process does not have."""
+        """Whether the function has called ctx.transaction(), which a child process does not have."""
         self.requirements: Final = self.policy.requirements
         self.requirements_text: Final = KIND_DEFAULT if self.requirements == NO_REQUIREMENTS else self.requirements.text
         """The requirements as text, for the rows of tasks whose call does not override them."""
         self.is_threaded: Final = not self.is_coroutine and not is_command
-        """The function takes a thread of those for tasks, unless it runs in a child process."""
+        """Whether the function needs one of the threads for tasks, unless it runs in a child process."""
         self.weight: Final = with_execution(
             self.requirements, is_process=self.policy.runs_in == "process", is_threaded=self.is_threaded
         )
@@ -333,4 +333,4 @@ AnyTask = TaskType[..., ..., Any, Any]
 
 
 def _encode_nothing(_result: Any) -> None:
-    """Used by kinds whose results are not stored."""
+    """Return None, which stores no result. Used by kinds with `keep_result=False`."""

@@ -42,9 +42,9 @@ class Worker:
         self.grace: Final = settings.grace
         self.logger: Final = engine.logger
         self.monitor: Final = HealthMonitor(Readiness(settings.name), settings.health_listen, engine.logger)
-        """Tells probes and systemd how the worker is."""
+        """Reports the health of the worker to probes and systemd."""
         self._stack = contextlib.AsyncExitStack()
-        """What the end of the worker undoes after its node has stopped: the lifespans, then the connection."""
+        """The clean-up after the node has stopped: first of the lifespans, then of the connection."""
 
     @property
     def node(self) -> Node | None:
@@ -165,8 +165,9 @@ async def _run(worker: Worker, stop: asyncio.Event) -> int:
 
 
 async def _start(worker: Worker, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> Node | None:
-    """Start the node as soon as the store is available. None if it was stopped before that. Errors that waiting does
-    not fix are raised: a wrong password, a missing database or privilege, another schema version, a bad path."""
+    """Start the node as soon as the store is available. Returns None if the worker is stopped before that. Errors that
+    waiting does not fix are raised: a wrong password, a missing database or privilege, another schema version, a bad
+    path."""
     failures, said = 0, ""
     while not stop.is_set():
         try:

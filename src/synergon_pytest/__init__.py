@@ -82,8 +82,8 @@ def _engine_of(config: pytest.Config) -> Engine:
 
 @contextmanager
 def _connected(item: Any, engine: Engine) -> Iterator[None]:
-    """Let a test that is a coroutine function begin with a connected engine. Only inside of the test its event loop
-    runs, on which the engine must connect."""
+    """Let a test that is a coroutine function begin with a connected engine. The engine connects inside the test,
+    because its event loop runs only there."""
     function = item.obj
     if not inspect.iscoroutinefunction(function):
         yield

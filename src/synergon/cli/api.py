@@ -190,7 +190,7 @@ def password(name: NameOption, role: RoleOption = "read") -> None:
 
 
 def _print_entry(section: str, name: str, role: str, what: str, digest: str) -> None:
-    """Print an entry of a file of credentials. A JSON text is also one of TOML."""
+    """Print an entry of a file of credentials. A JSON string is also a TOML string."""
     print_line(f"[{section}.{msgspec.json.encode(name).decode()}]")
     print_line(f'role = "{role}"')
     print_line(f'{what} = "{digest}"')

@@ -21,8 +21,8 @@ DEFAULT_ATTRIBUTE = "engine"
 
 
 def load_engine(reference: str, imports: Iterable[str] = ()) -> Engine:
-    """Import the module, with the current folder on the path, and return the engine in it. Imports the modules of the
-    engine's `imports` and these, too."""
+    """Import the module, with the current folder on the path, and return the engine in it. Also imports the modules in
+    the engine's setting `imports`, and those in `imports`."""
     module_name, _, attribute = reference.partition(":")
     if module_name.endswith(".py") or not is_module_name(module_name):
         raise ConfigurationError(f"an app is written module:attribute, got {reference!r}{_as_module(module_name)}")

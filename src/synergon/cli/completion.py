@@ -1,7 +1,7 @@
 """Names that a shell completes: of kinds, queues, nodes, schedules and limits.
 
-They come from the code of the app and from the database that the command line names so far. Whatever goes wrong there,
-a completion offers nothing and says nothing.
+They come from the code of the app and from the database that the command line names so far. If an error occurs there, a
+completion offers nothing and prints nothing.
 """
 
 from __future__ import annotations

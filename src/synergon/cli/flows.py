@@ -159,7 +159,8 @@ def _map_of(step: FlowStep, position: int) -> int:
 
 
 def _drawn(prefix: str, steps: Sequence[FlowStep], *, is_top: bool = False) -> list[tuple[str, str, FlowStep | int]]:
-    """The children of a task, last first, with the lines of the drawing before each and before what is below it."""
+    """The children of a task, the last one first. Each has the lines of the drawing before it, and those before the
+    tasks below it."""
     shown: list[FlowStep | int] = list(steps)
     if not is_top and len(steps) > ITEMS_SHOWN + 1:
         shown = [*steps[:ITEMS_SHOWN], len(steps) - ITEMS_SHOWN]

@@ -15,7 +15,7 @@ from synergon.options.settings import load
 
 ANSWER_BYTES: Final = 65536
 ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, not bound
-"""Where to ask a worker that listens on every interface."""
+"""The address at which to ask a worker that listens on every interface."""
 
 
 def health(

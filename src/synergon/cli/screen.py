@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 ESCAPE: Final = "\x1b"
 """The key Escape. Arrows and function keys send several characters that begin with it; they are ignored."""
 STOP: Final = "stop"
-"""Comes instead of a key when the process was told to end."""
+"""`key` returns this instead of a key when the process gets a signal to end."""
 RESIZE: Final = "resize"
-"""Comes instead of a key when the terminal has another size, or when the process goes on after Ctrl-Z."""
+"""`key` returns this instead of a key when the terminal has another size, or when the process goes on after Ctrl-Z."""
 
 
 def has_terminal() -> bool:
@@ -114,8 +114,8 @@ async def refresh(
     draw: Callable[[], RenderableType],
     press: Callable[[str], bool],
 ) -> None:
-    """Read and draw every `interval` seconds until `press` returns False for a key. `press` is not asked about STOP,
-    which ends it, and RESIZE, which draws."""
+    """Read and draw every `interval` seconds until `press` returns False for a key. STOP ends it and RESIZE draws
+    again, without a call of `press`."""
     loop = asyncio.get_running_loop()
     with Screen() as screen:
         due = loop.time()

@@ -20,7 +20,7 @@ from synergon.options.durations import rough
 SHOWN_WORKERS: Final = 5
 SHOWN_QUEUES: Final = 7
 SHOWN_PROBLEMS: Final = 4
-"""With headings and the line about failures, no more than 24 lines."""
+"""How many problems are shown, so that a screen of 24 lines holds them with the headings and the failures."""
 DEPTH: Final = (State.READY, State.RUNNING, State.SCHEDULED, State.WAITING)
 
 

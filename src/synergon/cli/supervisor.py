@@ -120,8 +120,8 @@ def _command(arguments: Sequence[str], name: str | None, health_listen: str | No
 
 
 def health_address(health_listen: str | None, number: int, processes: int) -> str | None:
-    """Where the worker of this number, from 1 on, answers probes. With port 0, and if it is the only worker, at the
-    given address."""
+    """The address at which a worker answers probes. `number` counts from 1. It is `health_listen` itself for a single
+    worker or with port 0, otherwise one of the next ports."""
     if health_listen is None or processes == 1:
         return health_listen
     host, separator, port = health_listen.rpartition(":")

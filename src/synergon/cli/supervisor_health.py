@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 ASK_SECONDS: Final = 4.0
-"""How long a worker may take to answer. A scrape of its own waits two seconds for the store."""
+"""How long a worker may take to answer. For a scrape, the worker itself waits up to two seconds for the store."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port."""
+    """The host and the port of an address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -51,7 +51,7 @@ def print_details(task: TaskRecord, now: datetime) -> None:
 
 
 def _attempts(task: TaskRecord) -> Table:
-    """The latest attempts, one per line. The claim number tells apart those that were not counted."""
+    """The latest attempts, one per line. The claim number distinguishes attempts that were not counted."""
     has_servers = any(attempt.server is not None for attempt in task.attempts_made)
     headings = ("claim", "started", "took", "outcome", "node", *(("server",) if has_servers else ()))
     table = new_table(

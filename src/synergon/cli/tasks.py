@@ -193,7 +193,7 @@ def selection(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> Selection:
-    """The selection that these options and filters mean. They are the options of every operation."""
+    """Make the selection from these options and filters, which every operation takes."""
     return Selection(ids or [], every, query_of(filters), yes, dry_run)
 
 

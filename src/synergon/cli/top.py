@@ -68,14 +68,14 @@ def top(
 
 
 class Top:
-    """What the screen shows, and what the keys have chosen."""
+    """The contents of the screen, and the view, order and filter that keys have chosen."""
 
     def __init__(self, view: str = ALL, wanted: str = "") -> None:
         self.view: str = view
         self.wanted: str = wanted
         """The text that rows must contain."""
         self.is_typing: bool = False
-        """Keys are characters of the wanted text."""
+        """Whether keys are characters of the wanted text."""
         self.is_stopped: bool = False
         self.sort: dict[str, str | None] = dict.fromkeys(TABLES)
         """The heading by which each table is sorted. None: the order in which the rows come."""

@@ -65,9 +65,10 @@ class Rates:
 
     def __init__(self) -> None:
         self.ended: dict[str, float] = {}
-        """By queue."""
+        """Ended tasks per second, by queue."""
         self.started: dict[str, float] = {}
-        """By the id of the node. A node says how many it has started whenever it renews its lease."""
+        """Started tasks per second, by the id of the node. A node publishes how many it has started whenever it renews
+        its lease."""
         self._last: Reading | None = None
         self._published: dict[str, tuple[float, int]] = {}
 

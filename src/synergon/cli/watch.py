@@ -62,8 +62,8 @@ def run_watched(
 ) -> None:
     """Read with a connected engine and show what was found; with `watch`, again after that number of seconds.
 
-    On a terminal each list replaces the one before, unless it is JSON. Otherwise it follows it. While the database is
-    away, the last list stays, and a line says so.
+    On a terminal each list replaces the previous one. JSON, and output without a terminal, is appended. While the
+    database is unavailable, the last list stays, and a line says so.
     """
     if watch is None:
         show(run_connected(app, url, read))

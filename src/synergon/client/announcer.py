@@ -29,7 +29,7 @@ class Announcer:
     # ------------------------------------------------------------ new tasks
 
     def announce_inserted(self, tasks: Sequence[NewTask], inserted: Sequence[Insertion]) -> bool:
-        """Announce stored tasks. True if a hint goes out in the next iteration of the event loop."""
+        """Announce stored tasks. Returns True if a hint is sent in the next iteration of the event loop."""
         ready: dict[ReadyGroupName, int] = {}
         later: set[str] = set()
         waiting: set[str] = set()
@@ -126,8 +126,8 @@ class Announcer:
     # ------------------------------------------------------------ announcements
 
     def announce_ready(self, work: Mapping[ReadyGroupName, int]) -> bool:
-        """Announce how many tasks became ready, by ready group. True if a hint is sent in the next iteration of the
-        event loop."""
+        """Announce how many tasks became ready, by ready group. Returns True if a hint is sent in the next iteration of
+        the event loop."""
         connection = self._connection
         if connection.node is not None:
             connection.node.announce(work)

@@ -44,16 +44,16 @@ OnProgress = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a task must meet beside the filter: a condition that no store can check."""
+    """A condition beside the filter, which the engine checks because a store cannot."""
 
     text: str
-    """For the audit."""
+    """The condition as text, for the audit."""
     is_met: Callable[[TaskRecord], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOperation:
-    """What is done to each task."""
+    """An operation that can be applied to all tasks that match a filter."""
 
     verb: Verb
     participle: str
@@ -66,10 +66,11 @@ class BulkOperation:
     default_states: frozenset[State]
     """The states of the tasks that are selected if the filter names none."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the audit records beside the filter: the reason, the new priority, ..."""
+    """Values that the audit records beside the filter: the reason, the new priority, ..."""
 
     def check_states(self, states: frozenset[State] | None) -> frozenset[State]:
-        """The states of the tasks to select. OptionError if the operation is not allowed in one of the given ones."""
+        """The states of the tasks to select: `states`, or the default ones. Raises OptionError if the operation is not
+        allowed in one of them."""
         for state in sorted(states or ()):
             if state not in self.allowed_states:
                 allowed = ", ".join(sorted(self.allowed_states))
@@ -91,7 +92,7 @@ class BulkOperation:
 
 
 def cancel(why: str | None) -> BulkOperation:
-    """Cancel tasks; live ones unless the filter names states."""
+    """The operation that cancels tasks: live ones, unless the filter names states."""
     return BulkOperation(
         verb="cancel_all",
         participle="cancelled",
@@ -104,7 +105,7 @@ def cancel(why: str | None) -> BulkOperation:
 
 
 def retry(why: str | None = None) -> BulkOperation:
-    """Run ended tasks again; failed ones unless the filter names states."""
+    """The operation that runs ended tasks again: failed ones, unless the filter names states."""
     return BulkOperation(
         verb="retry_all",
         participle="retried",
@@ -117,7 +118,7 @@ def retry(why: str | None = None) -> BulkOperation:
 
 
 def delete(why: str | None = None) -> BulkOperation:
-    """Delete tasks; ended ones unless the filter names states."""
+    """The operation that deletes tasks: ended ones, unless the filter names states."""
     return BulkOperation(
         verb="delete_all",
         participle="deleted",
@@ -130,7 +131,7 @@ def delete(why: str | None = None) -> BulkOperation:
 
 
 def reschedule(delay: int | None, run_at: int | None, why: str | None = None) -> BulkOperation:
-    """Change when scheduled and ready tasks are due."""
+    """The operation that changes when scheduled and ready tasks are due."""
     states = frozenset({State.SCHEDULED, State.READY})
     return BulkOperation(
         verb="reschedule_all",
@@ -146,7 +147,7 @@ def reschedule(delay: int | None, run_at: int | None, why: str | None = None) ->
 
 
 def set_priority(priority: int, why: str | None = None) -> BulkOperation:
-    """Change the priority of tasks that have not started."""
+    """The operation that changes the priority of tasks that have not started."""
     states = LIVE - {State.RUNNING}
     return BulkOperation(
         verb="set_priority_all",
@@ -193,7 +194,7 @@ class Bulk:
     async def apply(
         self, operation: BulkOperation, query: TaskQuery, on_page: OnPage, only: Condition | None = None
     ) -> int:
-        """Apply the operation to all tasks that match. Returns how many were changed."""
+        """Apply the operation to all tasks that match `query` and `only`. Returns how many were changed."""
         query = _of_page(operation, query)
         action = await self._store.act(
             NewAction(
@@ -225,7 +226,7 @@ class Bulk:
         return count
 
     async def count(self, operation: BulkOperation, query: TaskQuery, only: Condition | None = None) -> int:
-        """How many tasks match now."""
+        """The number of tasks that match `query` and `only` now."""
         query = _of_page(operation, query)
         if only is None and query == TaskQuery(
             states=query.states, kinds=query.kinds, queue=query.queue, limit=PAGE

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """What the parts of an engine share while it is connected. The engine opens and closes it."""
+    """The connection that the parts of an engine share. The engine opens and closes it."""
 
     def __init__(
         self,
@@ -66,11 +66,12 @@ class Connection:
         self.node: Node | None = None
         """The node that runs in this process. None if there is none."""
         self.statistics: StatisticsWriter | None = None
-        """Counts and writes what the engine stores and its node does. None while the engine is not connected."""
+        """Counts what the engine stores and its node does, and writes the statistics. None while the engine is not
+        connected."""
         self.tracer: Tracer | None = None
         """Makes spans of what the engine stores and runs. None if it is not traced."""
         self._unfinished: list[Node] = []
-        """The nodes that were stopped while task functions of theirs went on."""
+        """The stopped nodes whose task functions still run."""
         self._closing: set[asyncio.Task[None]] = set()
         self.is_in_child = False
         """Whether this is a child process. A memory store exists only in its parent."""
@@ -93,7 +94,7 @@ class Connection:
         return self._store
 
     def producer_span(self, tasks: Sequence[NewTask]) -> ProducerSpan:
-        """The span in which tasks are stored. It does nothing if the engine is not traced."""
+        """The span around the write that stores `tasks`. It does nothing if the engine is not traced."""
         return ProducerSpan(tasks) if self.tracer is None or not tasks else self.tracer.producer_span(tasks, "send")
 
     @property
@@ -106,11 +107,12 @@ class Connection:
 
     @property
     def unfinished(self) -> tuple[UnfinishedTask, ...]:
-        """The tasks whose functions go on although their node was stopped."""
+        """The tasks whose functions still run although their node was stopped."""
         return tuple(task for node in self._unfinished for task in node.unfinished)
 
     def detach_node(self) -> None:
-        """Forget the node, which has stopped. While task functions of it go on, it still uses the store."""
+        """Forget the node, which has stopped. If some of its task functions still run, `unfinished` lists them, and the
+        node still uses the store."""
         node, self.node = self.node, None
         self._unfinished = [known for known in self._unfinished if known.unfinished]
         if node is not None and node.unfinished:

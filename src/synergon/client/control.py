@@ -42,7 +42,7 @@ _OPERATOR: Final[ContextVar[str | None]] = ContextVar("synergon_operator", defau
 
 @contextmanager
 def acting_as(who: str) -> Iterator[None]:
-    """Let the audit record this person for the operator actions in the block: a server acts for its callers."""
+    """Record `who` in the audit for the operator actions in the block. A server uses it to act for its callers."""
     token = _OPERATOR.set(who)
     try:
         yield
@@ -51,7 +51,7 @@ def acting_as(who: str) -> Iterator[None]:
 
 
 def current_operator() -> str:
-    """The person for the audit: the one that this code acts for, otherwise the user and host of this process."""
+    """The person that the audit records: that of `acting_as`, otherwise the user and host of this process."""
     return _OPERATOR.get() or _process_operator()
 
 
@@ -68,8 +68,7 @@ def _process_operator() -> str:
 
 
 MOST_ANNOUNCED: Final = 1000
-"""For how many tasks of a cancelled group nodes and waiting callers are notified at once. They find others by
-themselves."""
+"""For this many tasks of a cancelled group, nodes and waiting callers are notified at once. Sweeps find the others."""
 
 
 class Control:
@@ -107,8 +106,8 @@ class Control:
             raise NameNotFound(f"there is no limit {name!r}; declared are: {known}")
 
     async def set_servers(self, provider: str, servers: Servers, *, capacity: int | None = 1) -> None:
-        """Change the pool of a provider for all nodes. Rejected if another provider has one of the servers, and no
-        limit covers it."""
+        """Change the pool of a provider for all nodes. Raises OptionError if another provider has one of the servers,
+        and no limit covers it."""
         from synergon.providers.provider import listed_servers
 
         listed = listed_servers(servers, check_limit(capacity, "capacity"), f"provider {provider!r}")
@@ -152,7 +151,8 @@ class Control:
         return (await self.act("resume", check_name(queue, "queue"))).outcome == "resumed"
 
     async def cancel(self, ids: Sequence[int], why: str | None = None) -> list[Moved]:
-        """Cancel tasks as an operator: the audit records each cancellation. The caller announces the moves."""
+        """Cancel these tasks as an operator: the audit has an entry for each. The caller announces the results to the
+        nodes."""
         reason = check_why(why)
         actions = await asyncio.gather(
             *(
@@ -166,30 +166,33 @@ class Control:
         ]
 
     async def retry(self, ids: Sequence[int]) -> list[Moved]:
-        """Retry tasks as an operator: the audit has an entry for each. The caller announces the moves."""
+        """Retry these tasks as an operator: the audit has an entry for each. The caller announces the results to the
+        nodes."""
         return await self._act_on_tasks("retry", ids)
 
     async def delete(self, ids: Sequence[int]) -> list[Moved]:
-        """Delete tasks as an operator: the audit has an entry for each. The caller announces the moves."""
+        """Delete these tasks as an operator: the audit has an entry for each. The caller announces the results to the
+        nodes."""
         return await self._act_on_tasks("delete", ids)
 
     async def reschedule(
         self, ids: Sequence[int], *, delay: int | None = None, run_at: int | None = None
     ) -> list[Moved]:
-        """Change when tasks are due, as an operator; in microseconds. The caller announces the moves."""
+        """Change when these tasks are due, as an operator: after `delay` microseconds, or at `run_at`, in microseconds
+        since 1970. The caller announces the results to the nodes."""
         return await self._act_on_tasks("reschedule", ids, {"run_at": run_at} if delay is None else {"delay": delay})
 
     async def set_priority(self, ids: Sequence[int], priority: int) -> list[Moved]:
-        """Change the priority of tasks, as an operator. The caller announces the moves."""
+        """Change the priority of these tasks, as an operator. The caller announces the results to the nodes."""
         return await self._act_on_tasks("set_priority", ids, priority)
 
     async def extend_timeout(self, ids: Sequence[int], extra: int) -> list[Moved]:
-        """Give the running attempts of tasks more time, as an operator; in microseconds. The caller announces the
-        moves."""
+        """Give the running attempts of these tasks `extra` microseconds more, as an operator: the audit has an entry
+        for each. The caller announces the results to the nodes."""
         return await self._act_on_tasks("extend_timeout", ids, extra)
 
     async def update_meta(self, ids: Sequence[int], values: Mapping[str, Any]) -> list[Moved]:
-        """Change the metadata of tasks, as an operator; plain JSON values."""
+        """Change the metadata of these tasks, as an operator. `values` are plain JSON values by name."""
         return await self._act_on_tasks("update_meta", ids, dict(values))
 
     async def cancel_group(self, group_id: int, why: str | None = None) -> AuditRecord:
@@ -209,8 +212,8 @@ class Control:
         return await self.act("retry_flow", str(flow_id))
 
     async def prune(self, retention: Retention) -> int:
-        """Delete final tasks that are older than this, in bounded transactions, as an operator. Returns how many there
-        were. The audit has one entry, which gets its outcome at the end."""
+        """Delete final tasks that are older than `retention` says, in bounded transactions, as an operator. Returns how
+        many there were. The audit has one entry, which gets its outcome at the end."""
         ages = {"succeeded": retention.succeeded, "failed": retention.failed, "cancelled": retention.cancelled}
         shown = {state: rough(seconds(age, state)) for state, age in ages.items() if age is not None}
         action = await self.act("prune", "history", shown)

@@ -54,7 +54,7 @@ class Enqueuer:
         self._warning = warning
         self._sync_bridge = sync_bridge
         self._since_yield = 0
-        """How many tasks came since the event loop last had a turn because of them."""
+        """How many tasks were enqueued since `_yield_to_loop` last ran."""
 
     async def enqueue(self, calls: Sequence[Call[Any]], conn: Any = None) -> list[Insertion]:
         """Store all calls or none. With `conn`, they are part of the caller's transaction."""
@@ -106,8 +106,8 @@ class Enqueuer:
         return inserted
 
     async def enqueue_for(self, call: Call[Any], who: str, request: RequestKey | None = None) -> Insertion:
-        """Store a call that came over the HTTP API, and record its caller in the audit. A repeated request with this
-        key gets the task of the first one."""
+        """Store a call that came over the HTTP API, and record its caller in the audit. A repeated request with the key
+        `request` gets the task of the first one."""
         await self._connection.declare()
         task = call.to_new_task(self._connection.origin)
         try:
@@ -229,8 +229,8 @@ class Enqueuer:
 
 
 def _announce_needed(announcer: Announcer, calls: Sequence[Call[Any]]) -> None:
-    """Announce the kinds of the tasks in `after` once more: the insert has locked them for a moment, and a claim that
-    came meanwhile has passed over them."""
+    """Announce the kinds of the tasks in `after` once more: the insert has locked these tasks for a moment, and a claim
+    at that moment has skipped them."""
     needed = [entry.kind for call in calls for entry in call.placement.after if isinstance(entry, Handle)]
     kinds = Counter(kind for kind in needed if kind is not None)
     if kinds:
@@ -238,7 +238,7 @@ def _announce_needed(announcer: Announcer, calls: Sequence[Call[Any]]) -> None:
 
 
 def _traced(flow: NewGroup, span: ProducerSpan) -> NewGroup:
-    """The flow with the tasks of the producer's span."""
+    """The flow with the tasks of `span`, whose metadata has the trace."""
     return flow if span.tasks is flow.tasks else msgspec.structs.replace(flow, tasks=tuple(span.tasks))
 
 

@@ -30,7 +30,7 @@ ASK_SECONDS: Final = 30.0
 
 
 class Follower:
-    """One stream of final events."""
+    """A stream of final events."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Follower:
     async def follow(
         self, reading: FinalEvents, kinds: Collection[str] | None, mark: str
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of a reader for ever, with cursors that begin with `mark`. Events of other kinds are
-        skipped."""
+        """Yield the events of `reading` for ever, with cursors that begin with `mark`. Events whose kind is not in
+        `kinds` are skipped."""
         missed_an_announcement = False
         self._renew_request()
         while True:

@@ -56,7 +56,7 @@ class Flows:
 
     @property
     def sync_bridge(self) -> Bridge:
-        """Runs the twins of its methods for code without an event loop."""
+        """The bridge that runs the `*_sync` methods of this class for code without an event loop."""
         return self._engine.sync_bridge
 
     async def get(self, flow_id: int) -> FlowRun:

@@ -18,7 +18,7 @@ class Lifecycle:
         self._engine = engine
         self._connection = engine._connection
         self._users = 0
-        """How often `connect` was called without a `close` since."""
+        """The number of `connect` calls without a matching `close`."""
         self.companions: list[Engine] = []
         """Engines with connections of their own, for the web apps of this one. They stop with it."""
         self._stopping: asyncio.Future[None] | None = None

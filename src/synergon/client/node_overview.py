@@ -1,4 +1,4 @@
-"""What operators see of a node: its capacity and use in plain units, from its row and its published status."""
+"""The view of a node for operators: its capacity and use in plain units, from its row and its published status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN_NAMES: Final = {PROCESS: "child_processes", THREAD: "threads", SLOT: "slot
 
 
 class NodeOverview(Record, frozen=True, kw_only=True):
-    """A node. The field names are those of `nodes --json`."""
+    """A node, as operators see it. The field names are those of `nodes --json`."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class NodeOverview(Record, frozen=True, kw_only=True):
     """The age of that status in seconds, by the store's clock."""
 
     def document(self) -> dict[str, Any]:
-        """A node as JSON, with plain names and with units in them."""
+        """The node as JSON values, with units in the names."""
         document = self.as_dict()
         for name in ("state", "state_age", "lease_remaining"):
             del document[name]
@@ -85,7 +85,7 @@ async def read_overviews(store: Store, *, with_waiting: bool = False) -> list[No
 
 
 def overview_of(node: NodeRecord, running: int) -> NodeOverview:
-    """A node, and how many tasks run on it."""
+    """Make the overview of a node on which `running` tasks run."""
     alive = is_alive(node)
     return NodeOverview(
         id=node.id,

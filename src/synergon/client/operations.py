@@ -58,7 +58,7 @@ class Operations:
     # ------------------------------------------------------------ reading
 
     async def get(self, task_id: int) -> TaskRecord:
-        """One task, live or final. Raises TaskNotFound if there is none."""
+        """The task with this id, live or final. Raises TaskNotFound if there is none."""
         (record,) = await self._store.get([check_id(task_id)])
         if record is None:
             raise _not_found(task_id)
@@ -185,8 +185,8 @@ class Operations:
         return ClusterStatus(**fields, store=shown(url), workers=tuple(sorted(workers, key=lambda worker: worker.name)))
 
     async def statistics(self, kind: str | None, queue: str | None, since: Duration | datetime) -> list[Statistics]:
-        """The statistics of each kind and queue since a moment, or for a duration. Includes all that this engine has
-        counted."""
+        """The statistics of each kind and queue since `since`: a moment, or a duration before now. They include all
+        that this engine has counted."""
         if isinstance(since, datetime):
             age = await self._store.now() - check_moment(since, "since")
             if age < 0:
@@ -214,8 +214,8 @@ class Operations:
         )
 
     async def prune(self, retention: Retention) -> int:
-        """Delete final tasks that are older than this, in bounded transactions. Returns how many there were. Workers
-        prune statistics."""
+        """Delete final tasks that are older than `retention` says, in bounded transactions. Returns how many there
+        were. Workers prune statistics."""
         cutoffs = msgspec.structs.replace(cutoffs_of(retention), statistics=None)
         total = pruned = await self._store.prune(cutoffs, PRUNED_AT_ONCE)
         while pruned >= PRUNED_AT_ONCE:
@@ -233,7 +233,7 @@ class Operations:
 
 
 def listing_of(filters: Mapping[str, Any]) -> TaskQuery:
-    """The checked filters and order of a listing."""
+    """Make the query of a listing from its filters and order. Raises OptionError if they are invalid."""
     given = dict(filters)
     limit, after = given.pop("limit", 100), given.pop("after", None)
     sort, ascending = given.pop("sort", "id"), given.pop("ascending", False)
@@ -260,7 +260,7 @@ def check_page_limit(limit: Any) -> int:
 
 
 def query_of(filters: Mapping[str, Any]) -> TaskQuery:
-    """The checked filters of a listing."""
+    """Make the query of a listing from its filters. Raises OptionError if they are invalid."""
     given = {name: value for name, value in filters.items() if value is not None}
     states, kinds = _states(given.pop("state", None)), _names("kind", given.pop("kind", None))
     meta = _meta(given.pop("meta", None))
@@ -333,7 +333,8 @@ def _states(state: State | str | Iterable[State | str] | None) -> frozenset[Stat
 
 
 def check_due(delay: Duration | None, run_at: datetime | None) -> tuple[int | None, int | None]:
-    """The new due time of a task: a delay in microseconds, or a moment."""
+    """Check the new due time of a task. Returns the delay and the moment in microseconds; the one that was not given is
+    None."""
     if (delay is None) == (run_at is None):
         raise OptionError("reschedule takes delay or run_at, and exactly one of them")
     return (

@@ -24,7 +24,7 @@ Scheduled = TypeVar("Scheduled", bound=AnyTask)
 
 
 class DeclarationOptions(TypedDict, total=False):
-    """The options of `@engine.every`, which schedules have in common."""
+    """The options of `@engine.every`, which all schedules have."""
 
     missed: Missed
     overlap: Overlap
@@ -47,7 +47,7 @@ class ScheduleOptions(CronOptions, total=False):
 
 
 def fields_of(options: Mapping[str, Any], where: str, now: int) -> dict[str, Any]:
-    """The fields of a `NewSchedule` that these options set. OptionError names the wrong one."""
+    """The fields of a `NewSchedule` that these options set. Raises an OptionError that names the wrong option."""
     reject_unknown(options, ScheduleOptions.__annotations__, where)
     if "cron" in options and "every" in options:
         raise OptionError(f"{where}: give cron or every, not both")
@@ -79,7 +79,7 @@ def _check_zone(value: Any) -> str:
 
 
 def new_task(call: Any, where: str) -> NewTask:
-    """What each occurrence inserts."""
+    """Make the task that each occurrence of a schedule inserts. Raises OptionError if `call` cannot be scheduled."""
     if not isinstance(call, Call):
         raise OptionError(f"{where} takes a call, like report.call('eu'), got {call!r}")
     if call.task_type is not None and call.task_type.is_command:
@@ -106,7 +106,7 @@ def new_task(call: Any, where: str) -> NewTask:
 
 
 def definition_of(name: Any, call: Any, options: Mapping[str, Any], now: int) -> NewSchedule:
-    """The checked definition of a schedule."""
+    """Make the definition of a schedule. Raises OptionError if its options are invalid."""
     name = check_name(name, "a schedule's name")
     where = f"schedule {name!r}"
     fields = fields_of(options, where, now)
@@ -137,8 +137,8 @@ class ScheduleDeclarations:
         """Declare a schedule: `engine.schedule("nightly", report.call("eu"), cron="0 3 * * *", tz="Europe/Berlin")`.
 
         `cron` or `every` say when; `missed` ("one", "skip", "all") what happens to occurrences that no worker could
-        fire in time; `overlap` ("skip", "queue") what happens while the task before has not ended; `jitter` delays each
-        occurrence by a part of it; `starts_at` and `ends_at` bound it.
+        fire in time; `overlap` ("skip", "queue") what happens while the previous task has not ended; each occurrence is
+        delayed by at most `jitter`; no occurrence is before `starts_at` or after `ends_at`.
         """
         definition = definition_of(name, call, options, self.clock.wall())
         if definition.name in self._declared_schedules:
@@ -160,8 +160,8 @@ class ScheduleDeclarations:
     def every(
         self, interval: Duration, /, *, name: str | None = None, **options: Unpack[DeclarationOptions]
     ) -> Callable[[Scheduled], Scheduled]:
-        """Declare a schedule for the task below: `@engine.every("30s")`. Its occurrences are a grid from the moment at
-        which it is first stored, or from `starts_at`: they do not drift."""
+        """Declare a schedule for the task below: `@engine.every("30s")`. The interval counts from the moment at which
+        the schedule is first stored, or from `starts_at`, so occurrences do not drift."""
         return self._decorator("every", name, {**options, "every": interval})
 
     def _decorator(self, verb: str, name: str | None, options: Mapping[str, Any]) -> Callable[[Scheduled], Scheduled]:

@@ -38,8 +38,8 @@ Occurrences = list[Occurrence]
 
 
 class Schedules:
-    """The schedules of a store: those that code declares, and those that are made at run time, which code never
-    touches."""
+    """The schedules of a store: those that code declares, and those that are made at run time. Declarations never
+    change the latter."""
 
     _name_in_code: Final = "engine.schedules"
 
@@ -60,7 +60,8 @@ class Schedules:
 
     @must_await(sync="create_sync")
     async def create(self, name: str, call: Call[Any], **options: Unpack[ScheduleOptions]) -> ScheduleRecord:
-        """Store a schedule, with the options of `engine.schedule`. ScheduleExists if there is one with this name."""
+        """Store a schedule, with the options of `engine.schedule`. Raises ScheduleExists if there is one with this
+        name."""
         await self._connection.declare()
         definition = definition_of(name, call, options, self._ports.clock.wall())
         created = await self._store.create_schedule(definition)
@@ -112,15 +113,16 @@ class Schedules:
     resume_sync: Final = sync(resume)
 
     async def delete(self, name: str) -> None:
-        """Delete a schedule; its tasks remain. One that code declares returns when a worker with that code starts."""
+        """Delete a schedule; its tasks remain. A schedule that code declares is stored again when a worker with that
+        code starts."""
         await self._act("delete_schedule", name)
 
     delete_sync: Final = sync(delete)
 
     @must_await(sync="run_now_sync")
     async def run_now(self, name: str) -> Handle[Any] | None:
-        """Create one more task, also during a pause. None if `overlap` is "skip" and the task before has not ended, or
-        if a live task holds its unique key."""
+        """Create one more task, also during a pause. Returns None if `overlap` is "skip" and the previous task has not
+        ended, or if a live task holds the unique key."""
         run = await self.run_once(name)
         if run.task is None:
             return None
@@ -163,13 +165,13 @@ class Schedules:
     # ------------------------------------------------------------ read
 
     async def list(self) -> Records:
-        """All schedules, by name."""
+        """All schedules, sorted by name."""
         return await self._with_states(await self._store.schedules())
 
     list_sync: Final = sync(list)  # noqa: A003  # the method above
 
     async def get(self, name: str) -> ScheduleRecord:
-        """One schedule; ScheduleNotFound if there is none."""
+        """The schedule with this name. Raises ScheduleNotFound if there is none."""
         check_name(name, "a schedule's name")
         found = [record for record in await self._store.schedules() if record.name == name]
         if not found:
@@ -199,7 +201,7 @@ class Schedules:
     explain_sync: Final = sync(explain)
 
     async def _with_states(self, records: Iterable[ScheduleRecord]) -> Records:
-        """The records with the state `undeclared` where no live node declares what only code may fire."""
+        """The records. Schedules of code that no live node declares get the state `undeclared`."""
         found = [*records]
         if not any(record.is_declared for record in found):
             return found
@@ -221,7 +223,7 @@ def _declared(nodes: Iterable[NodeRecord]) -> set[str]:
 
 
 def _occurrences(record: ScheduleRecord) -> Iterator[tuple[int, str]]:
-    """The occurrences of an active schedule from its next one on, each with its name."""
+    """The occurrences of an active schedule from its next one on, each with the name of the schedule."""
     if record.next_at is None:
         return iter(())
     next_at = from_datetime(record.next_at)

@@ -53,7 +53,7 @@ IDLE_HOOK_GUARD: Final[ContextVar[IdleHookGuard | None]] = ContextVar("synergon_
 
 
 class Connectable(Protocol):
-    """What the bridge needs of its engine."""
+    """The methods of an engine that the bridge calls."""
 
     async def connect(self) -> object:
         """Connect on the running event loop."""
@@ -75,7 +75,8 @@ class SyncBridge:
         self._connection = connection
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
-        """Held while a call is submitted and while the own loop ends, so that no call goes to an ended loop."""
+        """Held while a call is submitted and while the bridge's own loop ends, so that no call goes to an ended
+        loop."""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._process_id = os.getpid()
         """The process in which the bridge's own loop runs."""

@@ -69,7 +69,7 @@ class UnrunnableWarning:
         await made_in_chunks(lambda each: self._outcome_of(*each, states[each[0]]), sorted(new))
 
     def for_children(self, store: Store) -> ChildrenToCheck:
-        """The checks for children of tasks, as a duty of the node."""
+        """Make the duty of the node that checks children of tasks."""
         return ChildrenToCheck(self, store)
 
     def is_of_interest(self, task: NewTask) -> bool:

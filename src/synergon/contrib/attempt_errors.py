@@ -1,4 +1,4 @@
-"""Which errors of an attempt are worth a report: what middleware of traces and of error reports has in common."""
+"""Finds the errors of an attempt that are worth a report. The middleware for traces and for error reports uses it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class AttemptError(NamedTuple):
     """An error of a task function."""
 
     item: BatchItem
-    """The task that failed. Of an error of a whole batch, its first item."""
+    """The task that failed; the first item if the whole batch failed."""
     error: BaseException | ErrorRecord
-    """A record if the function ran in a child process."""
+    """The error; a record of it if the function ran in a child process."""
 
     @property
     def record(self) -> ErrorRecord:
@@ -29,9 +29,9 @@ class AttemptError(NamedTuple):
 
 
 def errors_of(ctx: Context, error: BaseException) -> Iterator[AttemptError]:
-    """The errors of an attempt whose `call_next` raised this: what the task function raised, a timeout, or the crash of
-    a child process. Several if items of a batch failed on their own. None for a cancellation, a worker that stops, and
-    `RetryAfter`, `Snooze`, `Discard` or `Cancel`."""
+    """Yield the errors of an attempt whose `call_next` raised `error`: the error of the task function, a timeout, or
+    the crash of a child process; several if items of a batch failed on their own. Yields nothing for a cancellation, a
+    worker that stops, and `RetryAfter`, `Snooze`, `Discard` or `Cancel`."""
     item, stop = ctx.items[0], ctx.stopped_by
     if isinstance(error, ChildFunctionEnded):
         record = _error_of_child(error)

@@ -42,7 +42,7 @@ from synergon.version import VERSION
 
 
 class TracedMeta(msgspec.Struct):
-    """What tracing keeps in the metadata of a task."""
+    """The part of a task's metadata that belongs to tracing."""
 
     trace_context: dict[str, str] = {}
     """The headers of the producer: `traceparent` and others."""
@@ -68,7 +68,7 @@ class OtelTracer:
         self._tracer = tracer
 
     def producer_span(self, tasks: Sequence[NewTask], operation: Literal["send", "create"]) -> ProducerSpan:
-        """The span of a producer. All tasks that are stored together share one."""
+        """Start the producer span of `tasks`, which are stored together."""
         kinds = {task.kind for task in tasks}
         queues = {task.queue for task in tasks}
         attributes: dict[str, Any] = _attributes(operation, "enqueue")
@@ -148,7 +148,7 @@ class OtelTracer:
 
 
 class OtelProducerSpan(ProducerSpan):
-    """The span in which tasks are stored."""
+    """The span around the write that stores tasks."""
 
     __slots__ = ("_span",)
 
@@ -167,7 +167,7 @@ class OtelProducerSpan(ProducerSpan):
         self._span.end()
 
     def note_stored(self, inserted: Sequence[Insertion]) -> None:
-        """Note the id of a single task."""
+        """Add the id of the task to the span, if there is only one."""
         if len(inserted) == 1:
             self._span.set_attribute("messaging.message.id", str(inserted[0].id))
 

@@ -35,7 +35,8 @@ def instrument(engine: Engine) -> None:
 
 
 async def report_errors(ctx: Context, call_next: CallNext) -> object:
-    """The middleware: reports what fails, and names the task in whatever the task function reports itself."""
+    """The middleware that reports errors of task functions. Reports that the task function sends itself get the tags of
+    the task, too."""
     with sentry_sdk.isolation_scope() as scope:
         task = running_task.get()
         scope.set_tags({**_tags(ctx.task_id, ctx.attempt), "kind": ctx.kind, "queue": ctx.queue})

@@ -1,4 +1,5 @@
-"""The items of batches: what a task function with `batch=Batch(...)` takes, and what templates say about one item.
+"""The items of batches: what a task function with `batch=Batch(...)` takes, and which names templates over one item may
+use.
 
 Such a function takes a list, and its callers enqueue one item of it. Templates (`by`, `key`, `title`) are over the
 fields of the item; `{item}` is the item itself.
@@ -18,7 +19,7 @@ from synergon.errors import OptionError
 from synergon.options.argument_template import Parameters
 
 ITEM: Final = "item"
-"""The name of the item itself in templates. A field of the item with this name comes first."""
+"""The name of the item itself in templates. A field of the item with this name takes precedence."""
 
 
 def item_type(kind: str, name: str, hint: Any) -> Any:

@@ -21,7 +21,7 @@ Returned = TypeVar("Returned")
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 Results = list[Value] | None
-"""What a function returns that runs batches."""
+"""The return type of a function that runs batches."""
 
 
 class Registrar(Protocol):
@@ -92,8 +92,8 @@ class TaskDecorator:
 
 
 class BatchDecorator(Protocol):
-    """The decorator with `batch`, for type checkers: the function takes a list, its callers enqueue one item. After the
-    list, and before it, the function may take what synergon fills in."""
+    """The decorator with `batch`, for type checkers: the function takes a list, its callers enqueue one item. Before
+    and after the list, the function may have parameters that synergon fills in."""
 
     @overload
     def __call__(
@@ -119,6 +119,6 @@ class BatchDecorator(Protocol):
 
 
 def calling_module() -> str:
-    """The module of the code that called the function which calls this one."""
+    """The name of the module that has called the caller of this function."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001  the usual way to know
     return name

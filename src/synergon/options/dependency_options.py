@@ -11,7 +11,7 @@ from synergon.errors import OptionError, PayloadError
 from synergon.model.dependencies import Need
 
 IfDependencyFails = Literal["cancel", "run"]
-"""What becomes of a task if a task that it depends on does not succeed."""
+"""What happens to a task if one of its dependencies does not succeed."""
 
 
 class TaskReference:
@@ -42,8 +42,8 @@ def check_after(value: Any) -> After:
 
 
 def needs_of(after: After, url: str | None) -> tuple[Need, ...]:
-    """The needs of a task that is stored in the database with this URL. Raises OptionError for a task of another
-    database."""
+    """The dependencies of a task with this `after`, which is stored in the database at `url`. Raises OptionError for a
+    task of another database."""
     return tuple(need_of(entry, url) for entry in after)
 
 
@@ -56,12 +56,12 @@ def need_of(entry: TaskReference | int, url: str | None) -> Need:
 
 
 class StoredReference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an argument, or an item of one, comes from: the result of a dependency."""
+    """The source of an argument, or of an item of one: the result of a dependency."""
 
     position: int
-    """The position of the dependency."""
+    """The position of the dependency among those of the task."""
     is_list: bool = False
-    """The results of all items of a map, as a list."""
+    """Whether the value is the list of the results of a map's items."""
 
 
 class ReferenceFoundError(PayloadError):
@@ -87,7 +87,7 @@ class ResultReference:
 
     @property
     def unknown_text(self) -> str:
-        """Why it cannot be used as a value, and what to do."""
+        """The text of the error: why the result cannot be used as a value, and what to do instead."""
         return (
             f"the {self._name} is not known before the flow runs; pass it as a whole argument of a later step, or as "
             "an item of a list, and look into it in that task function"
@@ -119,7 +119,8 @@ def step_of(reference: ResultReference) -> Any:
 
 
 def references_in(value: Any) -> Iterator[tuple[int | None, ResultReference]]:
-    """The references in an argument: the argument itself (None), or items of a list, with their indexes."""
+    """Yield the references in an argument, each with its index in the list. The index is None if the argument itself is
+    a reference."""
     if isinstance(value, ResultReference):
         yield None, value
     elif isinstance(value, list | tuple):

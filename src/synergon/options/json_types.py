@@ -76,7 +76,7 @@ def _types(info: inspect.Type) -> frozenset[str]:
 
 
 def text_of(types: frozenset[str]) -> str:
-    """The types, for a message."""
+    """The names of the types, for a message."""
     return " or ".join(sorted(types))
 
 

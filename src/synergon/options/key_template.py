@@ -27,7 +27,7 @@ class KeyTemplate:
         self._make = None if by is None else _maker(by, parameters, self._what)
 
     def key(self, arguments: Mapping[str, Any]) -> str:
-        """The limit key for these arguments. Raises PayloadError if the function raises, or returns no valid key."""
+        """The key for these arguments. Raises PayloadError if the function raises, or returns no valid key."""
         if self._make is None:
             return SINGLE_KEY
         made = self._make(arguments)

@@ -194,7 +194,7 @@ def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -
 
 
 def make_placement(options: Mapping[str, Any], where: str, *, has_key: bool = False) -> Placement:
-    """Check the options of a call. `has_key`: its kind makes keys."""
+    """Check the options of a call. `has_key`: the kind of the call makes unique keys."""
     reject_unknown(options, CallOptions.__annotations__, where)
     options = {name: value for name, value in options.items() if value is not None or name == "timeout"}
     values: dict[str, Any] = {}

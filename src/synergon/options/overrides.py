@@ -34,7 +34,8 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     result_items: dict[str, dict[str, StoredReference]] = {}
     """The arguments that are lists with results of dependencies among their items: the results by index."""
     item: NewTask | None = None
-    """The task is a map: it creates a task like this one for each item of the result of its dependency."""
+    """The task that a map creates for each item of its dependency's result, without the item. None if the task is no
+    map."""
 
     @staticmethod
     def is_map(stored: bytes | None) -> bool:

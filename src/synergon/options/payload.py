@@ -96,7 +96,7 @@ References = dict[str, dict[int | None, ResultReference]]
 
 
 def encode_with_references(arguments: Mapping[str, Any], what: str) -> tuple[bytes, References]:
-    """Encode arguments without the results of steps in them, and say where those belong."""
+    """Encode arguments without the results of steps in them. Returns the JSON, and the references by argument."""
     found = {name: dict(references_in(value)) for name, value in arguments.items()}
     references = {name: by_index for name, by_index in found.items() if by_index}
     known = {name: _without(value, found[name]) for name, value in arguments.items() if None not in found[name]}
@@ -115,8 +115,8 @@ def _without(value: Any, references: Mapping[int | None, ResultReference]) -> An
 
 
 def with_results(payload: bytes, whole: Mapping[str, Any], items: Mapping[str, Mapping[int, Any]]) -> bytes:
-    """The payload with results in their places. `whole` are arguments, `items` are items of lists by index; both as
-    JSON."""
+    """Put results into a payload. `whole` has the results that are whole arguments, `items` those that are items of
+    lists, by index. All are JSON."""
     arguments = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
     arguments.update(whole)
     for name, by_index in items.items():
@@ -294,7 +294,8 @@ class Signature:
         return self.as_dict(self._validated(payload))
 
     def plain(self, payload: bytes) -> dict[str, Any]:
-        """The arguments as plain JSON values, of a payload that may not match; without any if it is no JSON object."""
+        """The arguments as plain JSON values, not checked against the signature. Empty if the payload is no JSON
+        object."""
         try:
             values = _plain.decode(payload)
         except (msgspec.MsgspecError, ValueError):
@@ -309,7 +310,8 @@ class Signature:
         return values
 
     def template_values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What templates may name, from decoded arguments: these, or the fields of the item of a batch."""
+        """The values that templates may use, by name: the decoded arguments, or the fields of the item if the kind has
+        batches."""
         return dict(arguments) if self.list_name is None else item_values(arguments[self.list_name])
 
     def join_items(self, items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

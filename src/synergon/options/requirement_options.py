@@ -1,5 +1,4 @@
-"""The options `cost`, `needs` and `forbids`: checks their values. An option that a call does not give is taken from its
-kind."""
+"""Checks the options `cost`, `needs` and `forbids`. An option that a call does not give is taken from its kind."""
 
 from __future__ import annotations
 

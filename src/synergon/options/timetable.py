@@ -1,8 +1,8 @@
 """The timetable of a schedule: computes its occurrences.
 
-An interval is a grid from its anchor: its occurrences do not drift. Cron expressions are those of cronsim, in the zone
-of the schedule. Summer time: a fixed time in the skipped hour occurs once, right after it; one in the repeated hour
-occurs once; patterns with `*` in the minute or hour follow elapsed time.
+The occurrences of an interval are multiples of it from its anchor on, so they do not drift. Cron expressions are those
+of cronsim, in the zone of the schedule. Summer time: a fixed time in the skipped hour occurs once, right after that
+hour; a fixed time in the repeated hour occurs once; patterns with `*` in the minute or hour follow elapsed time.
 
 Moments are whole microseconds since 1970.
 """
@@ -25,7 +25,7 @@ LONGEST_CRON: Final = 500
 CHUNK: Final = 200
 """How many old occurrences of a cron expression are counted at once, so that no transaction takes long."""
 _GAPS: Final = 20
-"""How many occurrences are compared with the jitter."""
+"""How many of the next occurrences are checked: the jitter must be shorter than the time between two of them."""
 
 ALIASES: Final = {
     "@yearly": "0 0 1 1 *",
@@ -46,12 +46,12 @@ class Due(NamedTuple):
     moments: list[int]
     """The latest ones, ascending. Empty if there are too many to count at once; the rest is due at `next_at`."""
     next_at: int | None
-    """The occurrence after all of these."""
+    """The first occurrence that is not due yet, or was not counted yet. None if there is none."""
 
 
 class Timetable:
-    """The occurrences of one schedule. `anchor` is where the grid of an interval starts. OptionError if its cron
-    expression or its zone makes no sense."""
+    """The occurrences of one schedule. `anchor` is the moment from which an interval counts. Raises OptionError if the
+    cron expression or the time zone is invalid."""
 
     def __init__(self, schedule: NewSchedule, anchor: int) -> None:
         self._schedule = schedule
@@ -71,7 +71,8 @@ class Timetable:
         return following if ends_at is None else itertools.takewhile(lambda found: found <= ends_at, following)
 
     def due_at(self, occurrence: int) -> int:
-        """When the occurrence is due: with its jitter, which is always the same for one occurrence."""
+        """When the occurrence is due, including its jitter, which is computed from the occurrence and so never
+        changes."""
         schedule = self._schedule
         if not schedule.jitter:
             return occurrence
@@ -81,7 +82,8 @@ class Timetable:
         return occurrence + int.from_bytes(digest) % schedule.jitter
 
     def is_missed(self, occurrence: int, now: int) -> bool:
-        """Whether the occurrence after this one has been due, also if `ends_at` excludes that one."""
+        """Whether the occurrence is missed, because the next one is due already. The next one counts even if it is
+        after `ends_at`."""
         following = next(self._following(occurrence), None)
         return following is not None and self.due_at(following) <= now
 
@@ -91,8 +93,8 @@ class Timetable:
         return next((found for found in self.upcoming(start) if self.due_at(found) > now), None)
 
     def due(self, first: int, now: int, keep: int) -> Due:
-        """The occurrences from `first` on that are due: `first`, and those after it. Of those that are certainly older
-        than the last `keep` + 1, only the number is returned."""
+        """The occurrences from `first` on that are due. The last `keep` + 1 of them are returned as moments; older ones
+        are only counted."""
         if self._schedule.every is not None:
             return self._due_of_grid(first, now, keep, self._schedule.every)
         most = keep + 1 + CHUNK
@@ -116,7 +118,7 @@ class Timetable:
         return Due(passed, list(range(first + passed * every, last + 1, every)), self.after(last))
 
     def _following(self, moment: int) -> Iterator[int]:
-        """The occurrences later than `moment`, whatever `ends_at` is."""
+        """The occurrences later than `moment`, also those after `ends_at`."""
         schedule = self._schedule
         if schedule.starts_at is not None:
             moment = max(moment, schedule.starts_at - 1)
@@ -136,7 +138,7 @@ def _cron_moments(cron: str, in_zone: tzinfo, moment: int) -> Iterator[int]:
 
 
 def cron_simulation(cron: str, start: datetime) -> Iterator[datetime]:
-    """The occurrences of a cron expression after `start`; OptionError if it is none."""
+    """The occurrences of a cron expression after `start`. Raises OptionError if `cron` is invalid or never occurs."""
     from cronsim import CronSim, CronSimError
 
     try:
@@ -167,7 +169,7 @@ def _is_valid_in_another_month(cron: str, start: datetime) -> bool:
 
 @lru_cache(maxsize=1000)
 def zone(name: str) -> tzinfo:
-    """The time zone of this name."""
+    """The time zone with this name. Raises OptionError if there is none."""
     from zoneinfo import ZoneInfo
 
     if name == "UTC":
@@ -203,7 +205,7 @@ def check_cron(value: Any, tz: str, now: int) -> str:
 
 
 def check_timetable(schedule: NewSchedule, now: int) -> None:
-    """Raise for options that do not fit each other."""
+    """Raise OptionError if options of the schedule contradict each other."""
     starts_at, ends_at = schedule.starts_at, schedule.ends_at
     where = f"schedule {schedule.name!r}"
     if schedule.every is not None and schedule.every < SHORTEST_INTERVAL:

@@ -54,7 +54,7 @@ class CallerTransactions:
 
 class SessionWaits:
     """The tasks that wait for the commit of a session. A task belongs to the innermost savepoint that was open when it
-    was enqueued: it goes when that is rolled back."""
+    was enqueued: it is dropped when that savepoint is rolled back."""
 
     def __init__(self, session: Any) -> None:
         from sqlalchemy import event
@@ -84,7 +84,7 @@ class SessionWaits:
 
 
 class ConnectionWaits:
-    """The tasks that wait for the commit of a connection of SQLAlchemy. Each belongs to the number of savepoints that
+    """The tasks that wait for the commit of a connection of SQLAlchemy. Each is kept with the number of savepoints that
     were open when it was enqueued."""
 
     def __init__(self, connection: Any) -> None:
@@ -123,7 +123,7 @@ class ConnectionWaits:
 
 
 def _announcing(connection: Any) -> Any:
-    """The session or connection of SQLAlchemy whose events tell of commits. None if there is none."""
+    """The session or connection of SQLAlchemy whose events announce commits. None if there is none."""
     if _is_a(connection, "sqlalchemy.orm", "scoped_session") or _is_a(
         connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
     ):

@@ -1,4 +1,4 @@
-"""The database of a block of `testing.use`: one that is made for the block, or one that the caller names."""
+"""The database of a block of `testing.use`: made for the block, or named by the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SCHEMA_PREFIX: Final = "synergon_test_"
 
 
 def check_test_url(url: str | None) -> str:
-    """The URL for a block; memory if there is none. Raises OptionError or ConfigurationError if it is no store's."""
+    """Return the URL for a block: `memory://` if `url` is None. Raises OptionError or ConfigurationError if it is not
+    the URL of a store."""
     if url is None or url == MEMORY:
         return MEMORY
     if check_url(url).startswith(MEMORY):

@@ -112,7 +112,7 @@ class TestRunner(Runner):
 
 
 def _raised_for(item: Attempt, execution: Attempt, raised: BaseException | None) -> BaseException | None:
-    """What the task function raised for this item of a batch."""
+    """The error that the task function raised for this item of a batch. None if it raised none for it."""
     if not (execution.is_batch and isinstance(raised, BatchErrors)):
         return raised
     return raised.errors.get(execution.included.index(item)) if item.fixed_outcome is None else None

@@ -43,8 +43,8 @@ class TablesWithoutRequirements(Tables):
 
 
 def wakes(call: StoreCall[Arguments, Result]) -> StoreCall[Arguments, Result]:
-    """The call of a store that may make tasks due, after which it wakes the drain. The calls of the drain itself do not
-    wake it, so that it ends."""
+    """Wrap a call of the store that may make tasks due: it wakes the drain afterwards. Calls that the drain itself
+    makes are not wrapped, because it would never end."""
 
     async def call_and_wake(store: TestStore, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         answer = await call(store, *arguments, **named)
@@ -136,7 +136,7 @@ class TestStore(MemoryStore):
         return [Insertion(task_id, True, state) for task_id, state in enumerate(states, first)]
 
     async def open_group_on(self, connection: Any, new: NewGroup) -> OpenedGroup:
-        """Store a flow at once, whatever becomes of the caller's transaction."""
+        """Store a flow at once, even if the caller's transaction is rolled back later."""
         self._caller_transactions.can_wait(connection)
         return await self.open_group(new)
 

@@ -46,7 +46,7 @@ def close_sync(engine: Engine, *, is_failed: bool) -> None:
 
 
 class Substitution:
-    """What an engine had before a block. It begins when the object is made, and ends with `end`."""
+    """The change of one engine for one block. It begins when the object is made, and ends with `end`."""
 
     def __init__(self, engine: Engine, ports: Ports, url: str | None = None) -> None:
         if engine._node is not None:

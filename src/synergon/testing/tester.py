@@ -30,7 +30,7 @@ MOST_ATTEMPTS: Final = 10_000
 
 
 class Tester:
-    """What `testing.memory()` and `testing.inline()` return.
+    """The tester of a block, which `testing.memory()` and `testing.inline()` return.
 
     During the block, the engine uses a private store with its own clock, whatever its URL. The code under test may
     connect, disconnect and start workers as usual, but only the tester runs tasks.
@@ -46,7 +46,7 @@ class Tester:
         self._context = copy_context()
         self._drains: dict[asyncio.AbstractEventLoop, Drain] = {}
         self._substitution: Substitution | None = None
-        """What the engine had before the block. None outside of it."""
+        """The substitution of this block. None outside of the block."""
 
     def __repr__(self) -> str:
         return f"<Tester of {self.engine!r}>"

@@ -73,7 +73,7 @@ class DatabaseBlock:
         self._engine = engine
         self._url = url
         self._stack = ExitStack()
-        """What the end of the block undoes: the substitution, then the database."""
+        """The clean-up at the end of the block: first of the substitution, then of the database."""
 
     async def __aenter__(self) -> None:
         self._begin()

@@ -67,8 +67,8 @@ def wanted(
 
 
 def kind_of(engine: Engine, task: AnyTask | str) -> str:
-    """The kind that an assertion means. A name may be that of a kind without a function here, but one that looks
-    misspelt raises KindError."""
+    """The kind that an assertion is about. A name need not be registered here, but one that looks like a misspelt kind
+    raises KindError."""
     if isinstance(task, TaskType):
         if task.engine is not engine:
             raise OptionError(f"task {task.kind!r} belongs to {task.engine!r}, but the test is of {engine!r}")

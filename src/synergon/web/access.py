@@ -36,7 +36,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     def allows(self, needed: Role) -> bool:
-        """Whether a caller with this role may do what needs that one."""
+        """Whether a caller with this role may do what needs the role `needed`."""
         return _RANKS[self] >= _RANKS[needed]
 
 
@@ -59,11 +59,12 @@ class User:
 
 
 Auth = Callable[[Any], User | Awaitable[User | None] | None]
-"""Finds the caller of a request, plain or `async`. None if the request names none that is known."""
+"""Finds the caller of a request, plain or `async`. Returns None if the caller is not known."""
 
 
 def first_of(*functions: Auth) -> Auth:
-    """The caller that the first of these functions finds."""
+    """Make an `auth` function that asks these functions in order, and returns the first caller that one of them
+    finds."""
 
     async def auth(request: HTTPConnection) -> User | None:
         for function in functions:
@@ -85,7 +86,7 @@ async def called(function: Auth, request: HTTPConnection) -> User | None:
 
 
 def everybody(user: User) -> Auth:
-    """Every caller is this user. For servers that only this machine can reach."""
+    """Make an `auth` function for which every caller is `user`. For servers that only this machine can reach."""
     return lambda _request: user
 
 
@@ -117,7 +118,7 @@ class Access:
             raise Problem(403, "a change cannot be requested by a page of another origin")
 
     async def find_user(self, request: HTTPConnection) -> User:
-        """The caller. Raises Problem if there is none."""
+        """The caller of a request. Raises Problem if the caller is not known."""
         user = await called(self._auth, request)
         if user is None:
             raise Problem(
@@ -128,7 +129,7 @@ class Access:
         return user
 
     async def permit(self, request: HTTPConnection, needed: Role) -> User:
-        """The caller, who has the role that is needed. Raises Problem otherwise."""
+        """Check a request, and return its caller. Raises Problem unless the caller has the role `needed`."""
         self.check_source(request)
         user = await self.find_user(request)
         if not user.role.allows(needed):

@@ -39,7 +39,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""The headers of every answer. There are none of CORS: pages of other sites cannot read an answer."""
+"""The headers of every answer. They have no CORS headers, so pages of other sites cannot read an answer."""
 
 
 class Api:
@@ -77,7 +77,7 @@ class Api:
         return with_headers(response)
 
     def problem(self, error: Exception, route: Route) -> Problem:
-        """The problem that a request gets as the answer to an error. Logs what the answer does not say."""
+        """The problem document for an error. Logs the details that it hides from the caller."""
         if isinstance(error, Problem):
             return error
         if not isinstance(error, SynergonError):
@@ -118,7 +118,7 @@ class Api:
 
 
 def _check_key(route: Route, request: Request) -> None:
-    """Raise Problem if the request has an `Idempotency-Key` that its route does not keep."""
+    """Raise Problem if the request has an `Idempotency-Key`, but its route takes none."""
     if not route.takes_key and KEY_HEADER in request.headers:
         raise Problem(400, "Idempotency-Key is only for requests that enqueue a task; leave it out here")
 
@@ -131,7 +131,7 @@ def with_headers(response: Response) -> Response:
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:
-    """The answer if there is no such path, or not with this method."""
+    """The answer to a request with an unknown path, or with a method that the path does not have."""
     assert isinstance(error, HTTPException)
     words = {404: f"there is no such path; {PREFIX}/openapi.json has all", 405: "this path has other methods"}
     problem = Problem(error.status_code, words.get(error.status_code, error.detail), headers=error.headers)

@@ -1,7 +1,7 @@
 """The backend of the web apps: an engine with connections of its own.
 
-So a worker in this process never waits for a connection that a web request has, nor the other way round, and a
-statement of a web request ends after a few seconds.
+So a worker in this process never waits for a connection that a web request uses, and a request never for one of the
+worker. A statement of a web request ends after a few seconds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ WAIT_SECONDS: Final = 20.0
 """How long a request waits for an operation on many tasks."""
 
 RUNNING: Final[set[asyncio.Task[Any]]] = set()
-"""The operations that are under way. The event loop alone would not keep them."""
+"""The operations that are under way. The event loop itself has only weak references to them."""
 
 
 def start(operation: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
@@ -24,7 +24,7 @@ def start(operation: Coroutine[Any, Any, Value]) -> asyncio.Task[Value]:
 
 
 async def in_time(operation: Coroutine[Any, Any, Value], seconds: float = WAIT_SECONDS) -> Value | None:
-    """The result of the operation. None if it takes longer; it then goes on."""
+    """The result of the operation. Returns None if it takes longer than `seconds`; the operation then goes on."""
     running = start(operation)
     done, _ = await asyncio.wait([running], timeout=seconds)
     return running.result() if done else None

@@ -1,8 +1,8 @@
 """The routes that change all tasks that match a filter.
 
 A request waits for the operation for a while, then the operation goes on without it. A caller that accepts lines of
-JSON gets one after each transaction instead: how many tasks are done so far. In both cases the operation does not end
-with the connection, and the audit has its outcome.
+JSON gets one after each transaction instead: how many tasks are done so far. In both cases the operation goes on if the
+caller disconnects, and the audit gets its outcome.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _only(call: ApiCall, fingerprint: str | None) -> bulk.Condition | None:
 
 
 class _Progress:
-    """What an operation has done so far."""
+    """The progress of an operation."""
 
     def __init__(self) -> None:
         self.visited: int = 0
@@ -130,14 +130,14 @@ class _Progress:
         """Set after each transaction."""
 
     def add(self, moves: Sequence[Moved]) -> None:
-        """Count what became of the tasks of one transaction."""
+        """Count the tasks that one transaction has visited and changed."""
         self.visited += len(moves)
         self.changed += sum(moved.done for moved in moves)
         self.changes.set()
 
 
 def _document(running: asyncio.Task[int], progress: _Progress) -> dict[str, Any]:
-    """The progress or the result. Raises what has stopped the operation."""
+    """The progress or the result. Raises the error that has stopped the operation."""
     changed = running.result() if running.done() else progress.changed
     return {"matching": None, "visited": progress.visited, "changed": changed, "is_done": running.done()}
 
@@ -160,7 +160,8 @@ async def _lines(call: ApiCall, running: asyncio.Task[int], progress: _Progress)
 
 
 def _check_hidden(call: ApiCall, filters: Mapping[str, Any]) -> None:
-    """Raise Problem for a filter over hidden values: the number of matching tasks would tell them, letter by letter."""
+    """Raise Problem for a filter over hidden values: the number of matching tasks would reveal them, letter by
+    letter."""
     reject_secret_names(filters["meta"])
     for name in CONTENT_FILTERS:
         if filters[name] is not None and not call.user.role.allows(Role.ADMIN):

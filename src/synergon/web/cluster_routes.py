@@ -30,7 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 async def show_caller(call: ApiCall) -> Any:
-    """Who calls, and with which role."""
+    """The name and the role of the caller."""
     return {"name": call.user.name, "role": call.user.role}
 
 
@@ -122,7 +122,7 @@ class RateValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What changes of a limit. Null removes the bound or the rate; what is left out remains."""
+    """The changes of a limit. Null removes the value or the rate; a field that is left out stays as it is."""
 
     value: Count | UnsetType | None = UNSET
     rate: RateValues | UnsetType | None = UNSET
@@ -220,7 +220,7 @@ async def stop_node(call: ApiCall) -> Any:
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The age of each state, like "7d". Null means for ever; what is left out remains."""
+    """The age of each state, like "7d". Null means for ever; a state that is left out keeps its age."""
 
     succeeded: str | float | UnsetType | None = UNSET
     failed: str | float | UnsetType | None = UNSET
@@ -241,7 +241,7 @@ async def set_retention(call: ApiCall) -> Any:
 
 
 class PrunedAges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The age of each state from which on tasks are deleted, like "7d". Of other states none are deleted."""
+    """The age from which tasks in each state are deleted, like "7d". Tasks in a state without an age are kept."""
 
     succeeded: str | float | UnsetType = UNSET
     failed: str | float | UnsetType = UNSET

@@ -32,7 +32,7 @@ from synergon.web.problems import Problem
 TOKEN_BYTES: Final = 32
 SALT_BYTES: Final = 16
 SCRYPT: Final = {"n": 2**14, "r": 8, "p": 5}
-"""About a tenth of a second, and 16 MiB of memory."""
+"""The parameters of scrypt. A check takes about a tenth of a second, and 16 MiB of memory."""
 MOST_SCRYPT: Final = 2
 """How many passwords are checked at once."""
 MOST_PASSWORD_BYTES: Final = 1024
@@ -46,7 +46,7 @@ FREE_FAILURES: Final = 3
 FREE_FAILURES_OF_ADDRESS: Final = 30
 LONGEST_PAUSE_SECONDS: Final = 60.0
 FORGET_SECONDS: Final = 900.0
-"""After how long without a failure a caller begins anew."""
+"""The failures of a caller are forgotten after this number of seconds without another one."""
 MOST_REMEMBERED: Final = 10_000
 NAME_LENGTH: Final = 100
 
@@ -62,12 +62,12 @@ def new_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """A token as the file has it."""
+    """The digest of a token, as the file stores it."""
     return "sha256$" + hashlib.sha256(token.encode()).hexdigest()
 
 
 def hash_password(password: str) -> str:
-    """A password as the file has it."""
+    """The digest of a password, as the file stores it."""
     salt = secrets.token_bytes(SALT_BYTES)
     return f"scrypt${salt.hex()}${_scrypt(password, salt).hex()}"
 
@@ -86,7 +86,8 @@ class _Password:
 
 
 _NO_PASSWORD: Final = _Password(b"\0" * SALT_BYTES, b"\0" * 64)
-"""Compared if there is no user of that name, so that the answer takes as long as for one that exists."""
+"""The password that is compared if there is no user with the name, so that the answer takes as long as for a user that
+exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class Accounts:
         return bool(self.users or self.tokens)
 
     def by_token(self, token: str) -> User | None:
-        """The user of a token. Compares with all tokens, so that the time tells nothing."""
+        """The user of a token. Compares it with all tokens, so that the time of the answer reveals nothing. None if it
+        is not known."""
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
         found = [user for user, known in self.tokens if hmac.compare_digest(known, digest)]
         return found[0] if found else None
@@ -185,7 +187,7 @@ def read_environment(text: str) -> Accounts:
 
 
 class FailedLogins:
-    """Makes callers wait that fail again and again: for one second, two, four, ... up to a minute. Failures are counted
+    """Makes callers that fail again and again wait: for one second, two, four, ... up to a minute. Failures are counted
     for each pair of address and name, and for each address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -234,7 +236,8 @@ class Credentials:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environment` is the value of `SYNERGON_WEB_TOKENS`. Raises ConfigurationError if neither has an account."""
+        """`environment` is the value of `SYNERGON_WEB_TOKENS`. Raises ConfigurationError if neither the file nor
+        `environment` has a user or token."""
         self._path = None if path is None else Path(path)
         self._given = read_environment(environment or "")
         self._read: Accounts = Accounts()
@@ -297,8 +300,8 @@ class Credentials:
         return User(name, role)
 
     def entry(self, name: str) -> tuple[Any, ...] | None:
-        """What the file and the environment have for this name, to be compared later: a session ends when it changes.
-        None if there is nothing."""
+        """The entries for this name in the file and the environment. A session compares them, and ends when they
+        change. None if there are none."""
         self._read_again()
         tokens = tuple(
             (user.role, digest) for user, digest in (*self._given.tokens, *self._read.tokens) if user.name == name

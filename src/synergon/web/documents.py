@@ -75,7 +75,7 @@ class TaskList(msgspec.Struct):
     next: str | None
     """Pass this as `after` to get the next page. None on the last page."""
     is_cut: bool
-    """Whether the search for a text ended before the last task. The next page goes on."""
+    """Whether the search for a text ended before the last task. The next page continues it."""
 
 
 class ErrorGroup(msgspec.Struct):
@@ -116,7 +116,7 @@ class Changed(msgspec.Struct):
     changed: int | None = None
     """How many tasks were changed so far."""
     is_done: bool = True
-    """False: the operation takes longer, and goes on. The audit has its outcome."""
+    """False if the operation takes longer and goes on. The audit gets its outcome."""
 
 
 class Deleted(msgspec.Struct):
@@ -130,7 +130,7 @@ class Pruned(msgspec.Struct):
 
     deleted: int | None
     is_done: bool
-    """False: the operation takes longer, and goes on. The audit has its outcome."""
+    """False if the operation takes longer and goes on. The audit gets its outcome."""
 
 
 class CountsDocument(msgspec.Struct):
@@ -231,7 +231,7 @@ class GroupDocument(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What an operation on a flow or group has done, as the audit has it."""
+    """The outcome of an operation on a flow or group, as the audit records it."""
 
     id: int
     outcome: str | None
@@ -276,7 +276,7 @@ class Audit(msgspec.Struct):
 
 
 class Caller(msgspec.Struct):
-    """Who calls, and what the caller may do."""
+    """The caller: name and role."""
 
     name: str
     role: Role

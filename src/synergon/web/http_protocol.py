@@ -1,6 +1,6 @@
 """The HTTP protocol of the server, with a bound on the time in which the headers of a request arrive.
 
-uvicorn itself waits for them without one, so a client that sends a letter a minute would keep its connection for ever.
+uvicorn itself has no such bound: a client that sends one character a minute would keep its connection for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HttpProtocol(H11Protocol):
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
+        """Stop waiting for a request: the connection is closed."""
         self._stop_waiting()
         super().connection_lost(exc)
 

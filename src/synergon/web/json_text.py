@@ -9,7 +9,7 @@ import msgspec
 
 
 def encode(value: Any) -> bytes:
-    """Plain JSON values as text."""
+    """Encode plain JSON values as JSON."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # a lone surrogate, which the standard library writes as an escape

@@ -33,7 +33,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 @cache
 def arguments_schema(task_type: AnyTask) -> dict[str, Any]:
-    """The JSON Schema of the arguments of a kind. What it rejects is rejected when a task is enqueued."""
+    """The JSON Schema of the arguments of a kind. Arguments that it rejects are rejected when a task is enqueued."""
     models: dict[str, Any] = {}
 
     def schema_of(wanted: type) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _document(kind: str, task_type: AnyTask | None, nodes: int) -> dict[str, Any
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of the task, as in `with_options`. Others are the business of the code."""
+    """The options of the task, as in `with_options`. All other options are given in the code."""
 
     queue: Text | None = None
     priority: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -141,7 +141,8 @@ async def enqueue_task(call: ApiCall) -> Any:
 
 
 def _request_key(call: ApiCall, task_type: AnyTask) -> RequestKey | None:
-    """The key of the request as it is stored: a digest of the user and the header, so that users do not meet."""
+    """The key of the request as it is stored: a digest of the user and the header, so that equal headers of different
+    users are different keys."""
     given = call.request.headers.get(KEY_HEADER)
     if given is None:
         return None

@@ -61,7 +61,7 @@ HIDDEN: Final[Mapping[int, str]] = {
     500: "the server failed; its log has the details",
     503: "the database is unavailable; try again in a moment",
 }
-"""What is said instead of an error whose text may name hosts or roles of the database."""
+"""The text by status that replaces the text of an error, which may name hosts or roles of the database."""
 
 
 class Problem(Exception):

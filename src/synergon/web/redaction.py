@@ -32,20 +32,21 @@ SECRET_WORDS: Final = frozenset(
         *("cookie", "apikey", "auth", "oauth", "jwt", "bearer", "signature", "sessionid"),
     }
 )
-"""A name with one of these words in it, or with its plural, is that of a secret."""
+"""A name that contains one of these words, or its plural, is the name of a secret."""
 
 SECRET_ENDS: Final = ("password", "passwd", "passphrase", "passcode", "token", "secret", "credential", "apikey")
-"""A word that ends like this, such as `dbpassword`, is that of a secret."""
+"""A name with a word that ends in one of these, such as `dbpassword`, is the name of a secret."""
 
 SECRET_PAIRS: Final = frozenset(
     {("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("session", "id"), ("session", "key")}
 )
 
 LEAST_REPLACED: Final = 4
-"""Shorter texts are not replaced within other texts: they occur by chance. A value that equals one is hidden."""
+"""Hidden texts that are shorter are not replaced within other texts, where they occur by chance. A value that equals
+one is hidden."""
 
 LEAST_NUMBER: Final = 100_000
-"""Smaller numbers are not replaced within texts. A value that equals one is hidden."""
+"""Hidden numbers that are smaller are not replaced within texts. A value that equals one is hidden."""
 
 MOST_REPLACED: Final = 1000
 """How many hidden texts of one task are looked for in its other texts."""
@@ -76,8 +77,8 @@ _USERINFO: Final = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str, *, is_number: bool = False) -> bool:
-    """Whether a value of this name is a secret. `is_number`: the value is a number, which plurals count: `max_tokens`
-    is none."""
+    """Whether a value of this name is a secret. `is_number`: the value is a number. A plural then names a count, which
+    is no secret: `max_tokens`."""
     words = [word.lower() for word in _WORD.findall(name)]
     for word in words if is_number else [*words, *(word.removesuffix("s") for word in words)]:
         if word in SECRET_WORDS or word.endswith(SECRET_ENDS):
@@ -86,7 +87,7 @@ def is_secret_name(name: str, *, is_number: bool = False) -> bool:
 
 
 def redacted_text(text: str) -> str:
-    """A text without the values that names like `password` in it announce, and without passwords in URLs."""
+    """The text without values that follow a name like `password`, and without passwords in URLs."""
     text = _ASSIGNED.sub(rf"\1{REDACTED}", text)
     text = _BEARER.sub(rf"\1 {REDACTED}", text)
     return _USERINFO.sub(rf"\1:{REDACTED}@", text)
@@ -94,7 +95,7 @@ def redacted_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KindSecrets:
-    """What is hidden of the tasks of one kind, beyond names that are secret anyway."""
+    """The secrets of the tasks of one kind, beside names that are secret in all kinds."""
 
     names: frozenset[str] = frozenset()
     """Arguments and fields that are hidden, at any depth."""
@@ -103,7 +104,8 @@ class KindSecrets:
 
     @classmethod
     def of(cls, task_type: AnyTask | None) -> KindSecrets:
-        """The secrets of a kind. None is a kind whose code is not imported: everything is hidden."""
+        """The secrets of a kind. If `task_type` is None, the code of the kind is not imported, and everything is
+        hidden."""
         if task_type is None or task_type.policy.redact is True:
             return cls(hides_arguments=True, hides_result=True)
         signature = task_type.signature
@@ -125,11 +127,11 @@ def _secret_fields(hint: Any) -> set[str] | None:
 
 
 class _UnclearError(Exception):
-    """It is not known where the secrets of a type stand in JSON."""
+    """Raised if it is not known where the secrets of a type are in JSON."""
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """What an annotation is made of: the arguments of a generic type, and the types that an alias stands for."""
+    """The parts of an annotation: the arguments of a generic type, and the type that an alias stands for."""
     if isinstance(hint, str | ForwardRef):
         raise _UnclearError
     named = get_origin(hint) or hint
@@ -219,7 +221,7 @@ class Redactor:
         self._secrets: dict[str, tuple[AnyTask | None, KindSecrets]] = {}
 
     def of_kind(self, kind: str) -> KindSecrets:
-        """What is hidden of the tasks of a kind."""
+        """The secrets of the tasks of a kind."""
         task_type = self._kinds.get(kind)
         known = self._secrets.get(kind)
         if task_type is None:
@@ -229,7 +231,7 @@ class Redactor:
         return known[1]
 
     def task(self, record: TaskRecord) -> dict[str, Any]:
-        """A task as plain JSON values, without secrets. `redacted` says what of it is hidden as a whole."""
+        """A task as plain JSON values, without secrets. `redacted` names the fields that are hidden as a whole."""
         return self._redacted(record)[0]
 
     def about_task(self, record: TaskRecord, document: Any) -> Any:
@@ -296,12 +298,12 @@ def _redact(values: dict[str, Any], secrets: KindSecrets) -> tuple[dict[str, Any
 
 
 def hide_secrets(value: Any) -> Any:
-    """A JSON value of no kind, without values of secret names and without secrets in its texts."""
+    """A JSON value that belongs to no kind, without the values of secret names and without secrets in its texts."""
     return _with_texts(_hidden(value, frozenset(), _Found()), redacted_text)
 
 
 class _Found:
-    """The values that were hidden in a task, for its other values."""
+    """The values that were hidden in a task. They are replaced where they occur in its other values, too."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
@@ -318,7 +320,7 @@ class _Found:
                 self._texts |= {text, repr(text)[1:-1], json.dumps(text)[1:-1], encode(text).decode()[1:-1]}
 
     def replaced(self, text: str) -> str:
-        """The text without the hidden ones in it."""
+        """The text, in which hidden texts are replaced."""
         if text in self._values:
             return REDACTED
         for hidden in sorted(self._texts, key=len, reverse=True):
@@ -326,11 +328,11 @@ class _Found:
         return text
 
     def cleaned(self, text: str) -> str:
-        """The text without the hidden ones in it, and without values that names like `password` in it announce."""
+        """The text, in which hidden texts, and values that follow a name like `password`, are replaced."""
         return redacted_text(self.replaced(text))
 
     def without(self, value: Any) -> Any:
-        """A JSON value without the hidden ones in it, also as names."""
+        """A JSON value, in which hidden values are replaced, also in names."""
         if isinstance(value, dict):
             return {self.replaced(name): self.without(part) for name, part in value.items()}
         if isinstance(value, list):
@@ -355,7 +357,7 @@ def _leaves(value: Any) -> Iterator[str | int | float]:
 
 
 def _hidden(value: Any, names: Iterable[str], found: _Found) -> Any:
-    """The value, without those of secret names at any depth."""
+    """The value, in which values of secret names are replaced, at any depth. `found` notes them."""
     if isinstance(value, dict):
         return {
             name: _replacement(part, found)
@@ -367,7 +369,7 @@ def _hidden(value: Any, names: Iterable[str], found: _Found) -> Any:
 
 
 def _replacement(value: Any, found: _Found) -> Any:
-    """What stands for a secret. Null and booleans are none."""
+    """The replacement of a secret, which `found` notes. Null and booleans are no secrets and stay as they are."""
     if value is None or isinstance(value, bool):
         return value
     found.add(value)

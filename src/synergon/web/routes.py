@@ -1,5 +1,5 @@
-"""What a route of the web API is. The tables of routes drive the routing, the access, the OpenAPI document and the
-tests: a route that is not in a table does not exist."""
+"""Routes of the web API. The tables of routes drive the routing, the access, the OpenAPI document and the tests: a
+route that is not in a table does not exist."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Route:
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
-    """Below `PREFIX`. `{task_id:int}` is a number, `{name:path}` any text."""
+    """The path below `PREFIX`. `{task_id:int}` is a number, `{name:path}` any text."""
     role: Role
     handle: Handler
     answer: Any
@@ -64,9 +64,9 @@ class Route:
     lines_type: str | None = None
     """The media type of an answer with one document on each line, for callers that accept it."""
     is_long: bool = False
-    """Whether the answer may take longer than others: it bounds its own time."""
+    """Whether the answer may take longer than others. The handler bounds its time itself."""
     takes_key: bool = False
-    """Whether it takes the header `Idempotency-Key`."""
+    """Whether the operation takes the header `Idempotency-Key`."""
 
     @property
     def name(self) -> str:

@@ -68,8 +68,8 @@ async def run_schedule(call: ApiCall) -> Any:
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What changes of a schedule that was made at run time: `cron` or `every`, like "2h", and how it fires. Null
-    removes a bound; what is left out remains."""
+    """The changes of a schedule that was made at run time: `cron` or `every`, like "2h", and how it fires. Null removes
+    a bound; a field that is left out stays as it is."""
 
     cron: str | UnsetType = UNSET
     every: str | float | UnsetType = UNSET
@@ -82,13 +82,15 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 async def update_schedule(call: ApiCall) -> Any:
-    """Change when and how a schedule fires that was made at run time. One that code declares is changed there."""
+    """Change when and how a schedule that was made at run time fires. A schedule that code declares is changed in the
+    code."""
     given: Any = {name: value for name, value in msgspec.structs.asdict(call.body).items() if value is not UNSET}
     return _document(call, await call.engine.schedules._update_as_operator(call.path["name"], **given))
 
 
 async def delete_schedule(call: ApiCall) -> Any:
-    """Delete a schedule; its tasks remain. One that code declares returns when a worker with that code starts."""
+    """Delete a schedule; its tasks remain. A schedule that code declares is stored again when a worker with that code
+    starts."""
     await call.engine.schedules.delete(call.path["name"])
     return {"deleted": 1}
 

@@ -36,7 +36,7 @@ STOP_SECONDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Where a server listens, for which Host names, and who may do what. Checked: making one raises OptionError."""
+    """Where a server listens, for which Host names, and who may do what. `plan` makes it and checks it."""
 
     host: str
     port: int
@@ -58,8 +58,8 @@ def plan(
     hosts: Sequence[str] = (),
     proxies: Sequence[str] = (),
 ) -> Plan:
-    """Check where and for whom a server listens. Without credentials every caller has the role `grant`, and only this
-    machine may be able to call."""
+    """Make the plan of a server. Raises OptionError if it is not safe or not possible. Without credentials every caller
+    has the role `grant`, and only this machine may be able to call."""
     host, port = parse_listen(listen)
     if credentials is None and not is_loopback(host):
         raise OptionError(
@@ -111,7 +111,8 @@ def dashboard_of(engine: Engine, planned: Plan) -> Starlette:
 
 
 def config_of(app: Any, planned: Plan) -> uvicorn.Config:
-    """The configuration of the web server, with its limits. Headers of proxies are trusted only from the named ones."""
+    """The configuration of the web server, with its limits. Headers of proxies are trusted only from the proxies in the
+    plan."""
     return uvicorn.Config(
         app,
         host=planned.host,
@@ -175,7 +176,7 @@ class Server(uvicorn.Server):
     """Called when the server answers."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen."""
+        """Start to listen, and call `on_start`."""
         await super().startup(sockets)
         if self.started:
             self.on_start()

@@ -24,10 +24,10 @@ from synergon.web.routes import ApiCall, Route
 from synergon.web.visible_tasks import CONTENT_FILTERS, last_error, matches
 
 PAGE: Final = 200
-"""The largest page."""
+"""The largest number of tasks on a page."""
 
 SEARCHED_PAGES: Final = 20
-"""How many pages one request of such a caller looks through."""
+"""How many pages one request reads at most, if the store cannot apply all of its filters."""
 
 Id = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -77,7 +77,7 @@ async def list_tasks(call: ApiCall) -> Any:
 
 
 async def read_page(call: ApiCall, show: Callable[[TaskRecord], dict[str, Any]]) -> Any:
-    """One page of the tasks that match, each as `show` makes it."""
+    """One page of the tasks that match, each as the document that `show` returns."""
     given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not None}
     if "meta" in given:
         given["meta"] = dict(parse_meta(word) for word in given["meta"])
@@ -91,9 +91,9 @@ async def read_page(call: ApiCall, show: Callable[[TaskRecord], dict[str, Any]])
 
 
 def take_visible_filters(call: ApiCall, given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the filters over contents that are compared with what the caller sees. The store does not get them: it
-    would compare hidden values, and the cursor and the time of the answer would tell the caller, letter by letter, what
-    they are. Raises OptionError if a filter is wrong."""
+    """Remove the filters over contents from `given` and return them, unless the caller is an admin. They are compared
+    with what the caller sees. The store would compare hidden values, and its cursor and the time of its answer would
+    reveal these letter by letter. Raises OptionError if a filter is wrong."""
     listing_of(given)
     if call.user.role.allows(Role.ADMIN):
         return {}

@@ -13,23 +13,24 @@ from synergon.model.task_statistics import fingerprint
 from synergon.web.redaction import Redactor
 
 CONTENT_FILTERS: Final[tuple[str, ...]] = ("search", "title", "tag", "key", "meta")
-"""The filters over values that may be hidden. For callers below `admin` they only see what these callers see."""
+"""The filters over values that may be hidden. For callers below `admin` they are compared only with what these callers
+see."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleError:
-    """What a task failed with last, as a caller sees it."""
+    """The last error of a task, as a caller sees it."""
 
     fingerprint: str
     """Equal for errors of one type whose messages differ only in numbers, ids and quoted texts."""
     type: str
     """The type of the error. The reason of the end, if there was no error."""
     message: str
-    """The message without what differs."""
+    """The message, in which numbers, ids and quoted texts are replaced."""
 
 
 def brief(task: TaskRecord) -> TaskRecord:
-    """A task as lists show it: only with its last error, without traceback. To redact tracebacks takes long."""
+    """A task as lists show it: only with its last error, without traceback. Redacting tracebacks would take long."""
     errors = tuple(msgspec.structs.replace(error, traceback="") for error in task.errors[-1:])
     return msgspec.structs.replace(task, errors=errors, ended_attempts=())
 

@@ -115,7 +115,7 @@ class SynergonBackend(BaseTaskBackend):
         return _result_of_record(task, record)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """Check that the app is installed, because it finds the tasks."""
+        """Report an error if the app is not installed: it imports the tasks."""
         if apps.is_installed("synergon.contrib.django"):
             return []
         return [
@@ -131,7 +131,7 @@ class SynergonBackend(BaseTaskBackend):
 
 
 def _task_function(task: Task) -> Callable[..., Any]:
-    """The function that the kind runs. It calls that of the task, and sends the signals of Django."""
+    """Make the task function of the kind. It calls the function of the Django task, and sends the signals of Django."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = _running(task, ctx, args, kwargs)
@@ -237,7 +237,8 @@ def _result_of_record(task: Task, record: TaskRecord) -> TaskResult:
 
 
 def _worker_ids(record: TaskRecord) -> list[str]:
-    """The nodes of the attempts. Django counts them, so there are as many as counted attempts."""
+    """The node of each attempt. Django takes their number as the number of attempts, so the list has as many entries as
+    there were counted attempts."""
     nodes = [attempt.node_id or "" for attempt in record.attempts_made]
     missing = [""] * (record.attempts - len(nodes))  # the store keeps the latest ones
     return [*missing, *nodes][-record.attempts :] if record.attempts else []

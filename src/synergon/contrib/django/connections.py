@@ -47,8 +47,8 @@ def call_with_fresh_connections(function: Callable[[], Value]) -> Value:
 
 
 async def close_after_coroutine(_ctx: Context, call_next: CallNext) -> Any:
-    """Middleware: a coroutine that uses Django's database has a thread for it of its own, whose connections are closed
-    at the end of the task. Tasks would otherwise share one thread and its connections."""
+    """Middleware that gives each coroutine a thread of its own for Django's database, and closes the connections of
+    that thread at the end of the task. Otherwise all tasks would share one thread and its connections."""
     async with ThreadSensitiveContext() as own:
         try:
             return await call_next()

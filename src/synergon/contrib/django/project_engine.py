@@ -46,8 +46,8 @@ def _make_executor(settings: Settings) -> Executor:
 
 
 def _open_store(url: str) -> Store:
-    """Open the store, unless Django has changed to another database. A test runner does so, and tasks of tests would be
-    stored in the real one."""
+    """Open the store. Raises ImproperlyConfigured if Django has changed to another database, as test runners do: tasks
+    of tests would be stored in the real one."""
     used, real = connections[DEFAULT_DB_ALIAS].settings_dict["NAME"], _DATABASE.get("NAME", "")
     if url == _URL and used != real:
         raise ImproperlyConfigured(
@@ -61,8 +61,8 @@ class ProjectEngine(Engine):
     """An engine that may share an SQLite file with Django."""
 
     def enqueue_sync(self, calls: Iterable[Call[Any]], *, conn: Any = None) -> list[Handle[Any]]:
-        """Enqueue. Raises OptionError where the call would wait for the caller's own transaction, which waits for the
-        call."""
+        """`Engine.enqueue_sync`. Raises OptionError if the call would deadlock with the caller's own transaction on an
+        SQLite file."""
         listed = listed_calls(calls)
         joined = None if one_connection(listed, conn) is not None else connection_to_join()
         if joined is not None and joined.vendor == "sqlite":
@@ -97,7 +97,7 @@ def on_commit(*calls: Call[Any], using: str | None = None) -> None:
 
 
 def is_on_django_database(alias: str = DEFAULT_DB_ALIAS) -> bool:
-    """Whether the engine uses this database of Django. Not while a test has replaced the database or the store."""
+    """Whether the engine uses this database of Django. False while a test has replaced the database or the store."""
     is_used = connections[alias].settings_dict["NAME"] == _DATABASE.get("NAME", "")
     return engine._ports.make_store is _open_store and alias == DEFAULT_DB_ALIAS and is_used
 

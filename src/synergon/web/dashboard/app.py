@@ -115,7 +115,7 @@ class Dashboard:
         return self._failed(request, problem, await self._reader(request))
 
     async def _reader(self, request: Request) -> User | None:
-        """The caller who sees the page of a problem. None if the caller may not read."""
+        """The caller, for the page of a problem. None if the caller is not known or may not read."""
         try:
             return await self.api.access.permit(request, Role.READ)
         except Problem:
@@ -148,7 +148,7 @@ class Dashboard:
         return _with_page_headers(Response(body, status, {"ETag": tag}, "text/html; charset=utf-8"))
 
     def _failed(self, request: Request, problem: Problem, user: User | None) -> Response:
-        """The page of a problem. A caller who is not known gets the login."""
+        """The page of a problem. A caller who is not known is redirected to the login."""
         is_fragment = FRAGMENT_HEADER in request.headers
         if problem.status == 401 and self._login is not None and not is_fragment:
             return _with_page_headers(self._login.redirect(request, root_of(request)))
@@ -160,7 +160,7 @@ class Dashboard:
         return response
 
     async def http_error(self, request: Request, error: Exception) -> Response:
-        """The answer if there is no such path, or not with this method."""
+        """The answer to a request with an unknown path, or with a method that the path does not have."""
         assert isinstance(error, HTTPException)
         words = {404: "there is no such page", 405: "this page has other methods"}
         problem = Problem(error.status_code, words.get(error.status_code, error.detail), headers=error.headers)

@@ -15,16 +15,16 @@ from synergon.web.redaction import Redactor
 Since = Literal["1h", "1d", "7d"]
 PERIODS: Final[dict[Since, str]] = {"1h": "last hour", "1d": "last day", "7d": "last week"}
 BARS: Final[dict[Since, int]] = {"1h": 60, "1d": 3600, "7d": 6 * 3600}
-"""How many seconds each bar of a chart is about."""
+"""How many seconds each bar of a chart covers, by period."""
 HEIGHT: Final = 100
 STEP: Final = 10
-"""How far bars are apart. A fifth of it is a gap."""
+"""The distance between the left edges of two bars. A fifth of it is a gap."""
 GAP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What happened in one span of time. Positions are those of the drawing."""
+    """One bar: what happened in one span of time. Positions are those of the drawing."""
 
     at: datetime
     succeeded: int
@@ -32,7 +32,7 @@ class Bar:
     depths: dict[str, int]
     """How many tasks of each queue were ready at most, the deepest queue first."""
     wait_95: float | None
-    """Within how many seconds 95 of 100 tasks started after they were due."""
+    """The 95th percentile of the seconds from the due time of tasks to their start. None if none has started."""
     x: int
     succeeded_height: float
     failed_height: float
@@ -51,13 +51,13 @@ class Chart:
 
     bars: list[Bar]
     most: int
-    """What a bar of the full height counts: ended tasks."""
+    """The number of ended tasks that a bar of the full height stands for."""
     deepest: int
-    """The depth of a bar of the full height."""
+    """The depth that a bar of the full height stands for."""
     slowest: float
-    """The start latency of a bar of the full height, in seconds."""
+    """The start latency that a bar of the full height stands for, in seconds."""
     seconds: int
-    """How many seconds a bar is about."""
+    """How many seconds a bar covers."""
 
     @property
     def width(self) -> int:
@@ -98,16 +98,16 @@ class Figures:
         return f"{self.failed / ended * 100:.1f} %" if ended else "–"
 
     def waited(self, part: float) -> str:
-        """How long this part of the tasks waited for their starts at most."""
+        """The percentile `part` of the times that tasks waited for their start, as text."""
         return duration(self.wait.percentile(part)) or "–"
 
     def ran(self, part: float) -> str:
-        """How long this part of the attempts ran at most."""
+        """The percentile `part` of the run times of attempts, as text."""
         return duration(self.run.percentile(part)) or "–"
 
 
 def places_of(since: Since, now: datetime) -> range:
-    """The spans of the period until now, as numbers of spans since 1970."""
+    """The spans of the period until `now`. Each is the number of spans since 1970."""
     last = int(now.timestamp()) // BARS[since]
     return range(last - {"1h": 60, "1d": 24, "7d": 28}[since] + 1, last + 1)
 
@@ -185,7 +185,7 @@ def depths_of(found: Iterable[Statistics], since: Since) -> Counter[int]:
 
 
 def _height(count: float, most: float) -> float:
-    """The height of a part of a bar, which is seen if it is not zero."""
+    """The height of a part of a bar. Unless it is zero, it is large enough to be visible."""
     return round(max(count / most * HEIGHT, 2.0), 2) if count else 0.0
 
 

@@ -60,7 +60,7 @@ async def list_providers(call: ApiCall) -> Page:
 
 
 def _provider(provider: dict[str, Any]) -> dict[str, Any]:
-    """A provider, whose servers that are out of service say why and until when."""
+    """A provider for the page. Each server that is out of service has a text that says why and until when."""
     servers = [
         {**server, "trouble": _trouble(server), "fields": {name: server[name] for name in ("address", "capacity")}}
         for server in provider["servers"]

@@ -27,7 +27,7 @@ RANK: Final = (
     State.CANCELLED,
     State.SUCCEEDED,
 )
-"""A folded box has the first of these states that one of its steps has."""
+"""The states by precedence: a folded box shows the first of them that one of its steps has."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Box:
 
     @property
     def summary(self) -> str:
-        """How many steps are in which state."""
+        """The number of steps in each state, as text."""
         return ", ".join(f"{count} {state}" for state, count in self.states.most_common())
 
 
@@ -85,7 +85,8 @@ def drawn(steps: list[dict[str, Any]], unfolded: int | None = None) -> Drawing |
 
 
 def _needs(steps: list[dict[str, Any]]) -> dict[int, set[int]]:
-    """What each step needs. The items of a map come after the map, and before the steps that use its results."""
+    """The steps that each step needs. The items of a map come after the map, and before the steps that use its
+    results."""
     found: dict[int, set[int]] = {step["task"]["id"]: set() for step in steps}
     for step in steps:
         maps = {need["position"]: need["task_id"] for need in step["needs"] if need["item"] is None}

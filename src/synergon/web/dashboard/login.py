@@ -26,14 +26,15 @@ class Login:
         self._sessions = sessions
 
     def redirect(self, request: Request, root: str) -> Response:
-        """The way to the login, and from there back to the page of the request."""
+        """Redirect to the login, which leads back to the requested page."""
         wanted = request.scope["path"]
         if request.url.query:
             wanted += f"?{request.url.query}"
         return RedirectResponse(f"{root}/login?next={quote(wanted, safe='')}", 303)
 
     async def answer(self, request: Request, root: str) -> Page | Response:
-        """The form, or, after a right password, the way to the page that was wanted. Raises Problem."""
+        """Answer with the form, or, after a successful login, with a redirect to the wanted page. Raises Problem if the
+        request is invalid."""
         check_headers(request)
         if request.method != "POST":
             return _form(request.query_params.get("next", ""))
@@ -68,6 +69,7 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 def _inside(wanted: str, root: str) -> str:
-    """The page that was wanted, if it is one of the dashboard."""
+    """The wanted page if it belongs to the dashboard; otherwise its first page, so that a login never leads to another
+    site."""
     is_inside = wanted.startswith(f"{root}/") and not wanted.startswith("//") and "\\" not in wanted
     return wanted if is_inside and wanted.isprintable() else f"{root}/"

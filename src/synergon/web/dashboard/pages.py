@@ -1,4 +1,4 @@
-"""What a page of the dashboard is: a route whose handler returns a template and its values."""
+"""Pages of the dashboard: routes whose handlers return a template and its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synergon.web.routes import ApiCall, Handler, Route
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a handler of a page returns."""
+    """The return value of a page's handler: a template and its values."""
 
     template: str
     title: str
@@ -32,5 +32,5 @@ def page(path: str, handle: Handler, query: type[msgspec.Struct] = Nothing) -> R
 
 
 async def asked(call: ApiCall, handler: Handler, query: msgspec.Struct | None = None, **path: Any) -> Any:
-    """What a handler of the HTTP API answers to this caller: documents without secrets."""
+    """Call a handler of the HTTP API for this caller, and return its answer: documents without secrets."""
     return await handler(replace(call, query=query, path=path))

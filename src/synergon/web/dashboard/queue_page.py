@@ -74,7 +74,8 @@ def _kind(kind: dict[str, Any], found: list[Statistics], since: charts.Since, pl
 
 
 def rate_text(count: int, seconds: int) -> str:
-    """How often something happened, in the unit in which one can imagine it."""
+    """The rate of starts as text: per second, minute or hour, whichever first gives at least one. Below one per hour,
+    the number of starts."""
     if not count:
         return "–"
     per_second = count / seconds

@@ -1,7 +1,7 @@
 """The statistics of a period, read once for all viewers.
 
-With many kinds, a period has tens of thousands of rows. A page does not wait for them if there are recent
-figures: it shows these, and they are read again beside it.
+With many kinds, a period has tens of thousands of rows. A page does not wait for them if there are recent figures: it
+shows these, and new ones are read in the background.
 """
 
 from __future__ import annotations

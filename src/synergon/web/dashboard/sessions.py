@@ -57,7 +57,7 @@ class Sessions:
         return session.user
 
     def open(self, user: User, request: HTTPConnection, response: Response) -> None:
-        """Start a session, and give its cookie to the response. One that the request had ends."""
+        """Start a session, and give its cookie to the response. Ends the session that the request had."""
         self._forget(request)
         entry = self._credentials.entry(user.name)
         if entry is None:

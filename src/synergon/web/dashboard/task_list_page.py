@@ -66,7 +66,7 @@ class TasksQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.state or ((State.FAILED,) if self.view else ())
 
     def parameters(self, **changed: Any) -> list[tuple[str, str]]:
-        """The parameters of the URL, with these changes. Others than `after` remain."""
+        """The parameters of the URL, with the changes in `changed`. `after` is removed, unless it is one of them."""
         values = {**msgspec.structs.asdict(self), "after": "", **changed}
         pairs: list[tuple[str, str]] = [("state", str(state)) for state in values.pop("state")]
         return [*pairs, *((name, value) for name, value in values.items() if value)]
@@ -174,7 +174,7 @@ async def _errors(call: ApiCall, filters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only(query: TasksQuery, values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The filters that have no field: as text, and the parameters of the URL without them."""
+    """The filters in use that have no field in the form: each as text, with the parameters of the URL without it."""
     found = []
     if query.parent:
         found.append({"text": f"Created by task {query.parent}", "parameters": query.parameters(parent="")})

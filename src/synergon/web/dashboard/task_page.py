@@ -75,7 +75,7 @@ async def _group(call: ApiCall, group_id: int | None) -> Any:
 
 
 def _outlook(node: dict[str, Any]) -> dict[str, Any]:
-    """What one node can do with the task, as text."""
+    """Whether one node can start the task, with the reason as text if it cannot."""
     causes = msgspec.convert(node["causes"], tuple[Cause, ...])
     text = "can start it" if node["can_start"] else reasons(causes, datetime.now(UTC)) if causes else "cannot start it"
     return {"name": node["name"], "can_start": node["can_start"], "text": text}
@@ -108,7 +108,7 @@ def _attempts(task: dict[str, Any], names: dict[str, str]) -> list[dict[str, Any
 
 
 def _alike(task: dict[str, Any]) -> dict[str, str] | None:
-    """The filters of the page of tasks that find those with the last error of this one. None if it has not failed."""
+    """The filters of the task list that find all tasks with the last error of `task`. None if it has not failed."""
     if task["state"] != State.FAILED or not task["errors"]:
         return None
     last = task["errors"][-1]

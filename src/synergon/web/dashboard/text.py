@@ -25,7 +25,7 @@ def visible(value: Any) -> Any:
 
 
 def moment(value: str | datetime | None) -> datetime | None:
-    """A moment of a document."""
+    """A moment of a document as a datetime. None if there is none."""
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(value)
@@ -84,7 +84,7 @@ def interval_option(value: str | None) -> str:
 
 
 def between(start: str | None, end: str | None) -> float | None:
-    """The seconds between two moments of a document; to now, if it has not ended."""
+    """The seconds between two moments of a document; until now if `end` is None. None if `start` is."""
     first, last = moment(start), moment(end) or datetime.now(UTC)
     return None if first is None else max((last - first).total_seconds(), 0.0)
 

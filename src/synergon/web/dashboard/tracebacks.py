@@ -19,7 +19,7 @@ class Frame:
     line: int
     function: str
     is_own: bool
-    """Whether it is one of the application."""
+    """Whether it is in the code of the application."""
     code: str = ""
 
 
