@@ -116,16 +116,16 @@ class PrintableTable(Table):
     def _leave_out(self, width: int) -> None:
         """Keep as many of the dispensable columns as fit beside the others; the last ones first."""
         widths = {str(column.header): _least_width_of(column) for column in self.columns}
-        room = width + PADDING - sum(widths[heading] for heading in widths.keys() - set(self.dispensable))
+        free_width = width + PADDING - sum(widths[heading] for heading in widths.keys() - set(self.dispensable))
         left_out = set()
         for heading in reversed(self.dispensable):
-            if widths.get(heading, 0) <= room:
-                room -= widths.get(heading, 0)
+            if widths.get(heading, 0) <= free_width:
+                free_width -= widths.get(heading, 0)
             else:
                 left_out.add(heading)
-        kept = [column for column in self.columns if str(column.header) not in left_out]
+        shown = [column for column in self.columns if str(column.header) not in left_out]
         # rich tells by the index which column is the last.
-        self.columns[:] = [replace(column, _index=index) for index, column in enumerate(kept)]
+        self.columns[:] = [replace(column, _index=index) for index, column in enumerate(shown)]
 
     def _least_width(self) -> int:
         """The width at which no column but the elastic ones is cut."""

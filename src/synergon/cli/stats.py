@@ -111,11 +111,11 @@ def bars(one: Statistics, number: int) -> str:
     """The starts over time, as this number of bars. An empty part of the time is a space."""
     sums = [0] * number
     for point in one.points:
-        sums[_place(point.at, one.since, one.until, number)] += point.started
+        sums[_bar_index(point.at, one.since, one.until, number)] += point.started
     highest = max(sums, default=0)
     return "".join(" " if not value else BARS[(value * len(BARS) - 1) // highest] for value in sums)
 
 
-def _place(at: datetime, since: datetime, until: datetime, number: int) -> int:
+def _bar_index(at: datetime, since: datetime, until: datetime, number: int) -> int:
     part = (at - since) / (until - since) if until > since else 0.0
     return min(max(int(part * number), 0), number - 1)

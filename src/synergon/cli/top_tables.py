@@ -277,8 +277,8 @@ def heights(wanted: Sequence[int], available: int) -> list[int]:
     """Divide the lines of the screen between tables. Each gets what it wants, or an equal part of what is left."""
     given = [0] * len(wanted)
     left = available
-    for place, index in enumerate(sorted(range(len(wanted)), key=lambda index: wanted[index])):
-        given[index] = min(wanted[index], max(left, 0) // (len(wanted) - place))
+    for number, index in enumerate(sorted(range(len(wanted)), key=lambda index: wanted[index])):
+        given[index] = min(wanted[index], max(left, 0) // (len(wanted) - number))
         left -= given[index]
     return given
 

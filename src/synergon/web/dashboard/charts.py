@@ -106,7 +106,7 @@ class Figures:
         return duration(self.run.percentile(part)) or "–"
 
 
-def places_of(since: Since, now: datetime) -> range:
+def spans_of(since: Since, now: datetime) -> range:
     """The spans of the period until `now`. Each is the number of spans since 1970."""
     last = int(now.timestamp()) // BARS[since]
     return range(last - {"1h": 60, "1d": 24, "7d": 28}[since] + 1, last + 1)
@@ -114,7 +114,7 @@ def places_of(since: Since, now: datetime) -> range:
 
 def chart(found: Iterable[Statistics], since: Since, now: datetime) -> Chart:
     """The bars of the period until now."""
-    seconds, places = BARS[since], places_of(since, now)
+    seconds, spans = BARS[since], spans_of(since, now)
     succeeded: Counter[int] = Counter()
     failed: Counter[int] = Counter()
     waits: defaultdict[int, list[Histogram]] = defaultdict(list)
@@ -122,44 +122,44 @@ def chart(found: Iterable[Statistics], since: Since, now: datetime) -> Chart:
     for one in found:
         peaks: Counter[int] = Counter()
         for point in one.points:
-            place = int(point.at.timestamp()) // seconds
-            succeeded[place] += point.succeeded
-            failed[place] += point.failed
-            peaks[place] = max(peaks[place], point.depth)
+            span = int(point.at.timestamp()) // seconds
+            succeeded[span] += point.succeeded
+            failed[span] += point.failed
+            peaks[span] = max(peaks[span], point.depth)
             if point.started:
-                waits[place].append(point.wait)
-        for place, depth in peaks.items():
-            depths[place][one.queue] += depth
-    latencies = {place: Histogram.total(waits[place]).percentile(0.95) for place in places}
-    most = max(max(succeeded[place] + failed[place] for place in places), 1)
-    deepest = max(max(depths[place].total() for place in places), 1)
+                waits[span].append(point.wait)
+        for span, depth in peaks.items():
+            depths[span][one.queue] += depth
+    latencies = {span: Histogram.total(waits[span]).percentile(0.95) for span in spans}
+    most = max(max(succeeded[span] + failed[span] for span in spans), 1)
+    deepest = max(max(depths[span].total() for span in spans), 1)
     slowest = max((wait or 0.0) for wait in latencies.values()) or 0.001
     bars = [
         Bar(
-            at=now.fromtimestamp(place * seconds, tz=now.tzinfo),
-            succeeded=succeeded[place],
-            failed=failed[place],
-            depths={queue: depth for queue, depth in depths[place].most_common() if depth},
-            wait_95=latencies[place],
+            at=now.fromtimestamp(span * seconds, tz=now.tzinfo),
+            succeeded=succeeded[span],
+            failed=failed[span],
+            depths={queue: depth for queue, depth in depths[span].most_common() if depth},
+            wait_95=latencies[span],
             x=index * STEP,
-            succeeded_height=_height(succeeded[place], most),
-            failed_height=_height(failed[place], most),
-            depth_height=_height(depths[place].total(), deepest),
-            wait_height=_height(latencies[place] or 0.0, slowest),
+            succeeded_height=_height(succeeded[span], most),
+            failed_height=_height(failed[span], most),
+            depth_height=_height(depths[span].total(), deepest),
+            wait_height=_height(latencies[span] or 0.0, slowest),
         )
-        for index, place in enumerate(places)
+        for index, span in enumerate(spans)
     ]
     return Chart(bars, most, deepest, slowest, seconds)
 
 
-def sparkline(values: Mapping[int, int], places: range) -> str:
+def sparkline(values: Mapping[int, int], spans: range) -> str:
     """A line through these numbers, as the points of a drawing that is 100 wide and 20 high. Empty if all are zero."""
-    most = max((values.get(place, 0) for place in places), default=0)
+    most = max((values.get(span, 0) for span in spans), default=0)
     if not most:
         return ""
-    step = 100 / max(len(places) - 1, 1)
+    step = 100 / max(len(spans) - 1, 1)
     return " ".join(
-        f"{index * step:.1f},{19 - values.get(place, 0) / most * 18:.1f}" for index, place in enumerate(places)
+        f"{index * step:.1f},{19 - values.get(span, 0) / most * 18:.1f}" for index, span in enumerate(spans)
     )
 
 
@@ -178,8 +178,8 @@ def depths_of(found: Iterable[Statistics], since: Since) -> Counter[int]:
     for one in found:
         peaks: Counter[int] = Counter()
         for point in one.points:
-            place = int(point.at.timestamp()) // BARS[since]
-            peaks[place] = max(peaks[place], point.depth)
+            span = int(point.at.timestamp()) // BARS[since]
+            peaks[span] = max(peaks[span], point.depth)
         counted += peaks
     return counted
 

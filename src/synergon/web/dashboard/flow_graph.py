@@ -77,7 +77,7 @@ def drawn(steps: list[dict[str, Any]], unfolded: int | None = None) -> Drawing |
     if not steps:
         return None
     boxes = _boxes(steps, unfolded)
-    _place(boxes)
+    _arrange(boxes)
     lines = [(_line(boxes[index], box), boxes[index].state) for box in boxes for index in sorted(box.needs)]
     width = max(box.x for box in boxes) + WIDTH + MARGIN
     height = max(box.y for box in boxes) + HEIGHT + MARGIN
@@ -129,7 +129,7 @@ def _box(tasks: list[dict[str, Any]]) -> Box:
     return Box([task["id"] for task in tasks], label, first["kind"], Counter(task["state"] for task in tasks))
 
 
-def _place(boxes: list[Box]) -> None:
+def _arrange(boxes: list[Box]) -> None:
     """Give each box a column after all that it needs, and a row near them."""
     for _ in boxes:
         moved = False

@@ -37,7 +37,7 @@ async def list_queues(call: ApiCall) -> Page:
         by_kind[one.kind].append(one)
         by_queue[one.queue].append(one)
     ages = {kind["kind"]: kind["oldest_ready_seconds"] for queue in status["queues"] for kind in queue["kinds"]}
-    places = charts.places_of(query.since, datetime.now(UTC))
+    spans = charts.spans_of(query.since, datetime.now(UTC))
     return Page(
         "queues.html",
         "Queues and kinds",
@@ -48,13 +48,13 @@ async def list_queues(call: ApiCall) -> Page:
             "queues": [
                 {
                     **queue,
-                    "depths": charts.sparkline(charts.depths_of(by_queue[queue["name"]], query.since), places),
+                    "depths": charts.sparkline(charts.depths_of(by_queue[queue["name"]], query.since), spans),
                     "depth": max(charts.depths_of(by_queue[queue["name"]], query.since).values(), default=0),
                 }
                 for queue in status["queues"]
             ],
             "kinds": [
-                _kind(kind, by_kind[kind["kind"]], query.since, places) | {"oldest": ages.get(kind["kind"])}
+                _kind(kind, by_kind[kind["kind"]], query.since, spans) | {"oldest": ages.get(kind["kind"])}
                 for kind in kinds
             ],
         },
@@ -62,14 +62,14 @@ async def list_queues(call: ApiCall) -> Page:
     )
 
 
-def _kind(kind: dict[str, Any], found: list[Statistics], since: charts.Since, places: range) -> dict[str, Any]:
+def _kind(kind: dict[str, Any], found: list[Statistics], since: charts.Since, spans: range) -> dict[str, Any]:
     """A kind, with its figures, its rate and a line of its starts."""
     figures = charts.Figures.of(found)
     return {
         **kind,
         "figures": figures,
-        "rate": rate_text(figures.started, charts.BARS[since] * len(places)),
-        "starts": charts.sparkline(charts.starts(found, since), places),
+        "rate": rate_text(figures.started, charts.BARS[since] * len(spans)),
+        "starts": charts.sparkline(charts.starts(found, since), spans),
     }
 
 
