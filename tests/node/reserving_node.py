@@ -1,4 +1,4 @@
-"""A node that is half full, for tests of the room that is kept for a task which does not fit."""
+"""A node that is half full, for tests of capacity that is reserved for a task which does not fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HalfFull:
         self._hold = hold
 
     async def begin(self, big: Any, *arguments: Any) -> Handle[Any]:
-        """A task that needs all of them, as soon as room is kept for it."""
+        """A task that needs all of them, as soon as capacity is reserved for it."""
         await self._hold.enqueue()
         await self.gate.until_reached()
         handle: Handle[Any] = await big.enqueue(*arguments)

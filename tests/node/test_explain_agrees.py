@@ -83,7 +83,7 @@ class NodePlan(NamedTuple):
     starts_first: int
     """How many tasks it has taken when the question comes."""
     keeps_room: bool = False
-    """Whether it keeps room for a task that does not fit, however young."""
+    """Whether it has reserved capacity for a task that does not fit, however young."""
     starts_later: int | None = None
     """How many it has taken after that, if it has claimed again."""
     ends: int = 0
@@ -242,7 +242,7 @@ class Stand:
         return {claim.id for claim in claims}
 
     async def live_on(self) -> None:
-        """Perhaps keep room for the first of those that do not fit, and take some more; end some."""
+        """Perhaps reserve capacity for the first of those that do not fit, and take some more; end some."""
         if self.plan.starts_later is not None:
             await self.claim(0)
             await self.claim(self.plan.starts_later)
@@ -349,7 +349,7 @@ keeping_worlds = st.builds(
     paused=st.sampled_from([None, None, None, "night"]),
     asked=st.integers(0, 1),
 )
-"""Where nodes are full of what costs something, and often keep room for a task."""
+"""Where nodes are full of what costs something, and often reserve capacity for a task."""
 strangers = st.builds(
     NodePlan,
     concurrency=st.integers(2, 5),
@@ -478,7 +478,7 @@ def test_the_task_that_room_is_kept_for_goes_first_in_the_answer_too() -> None:
         ([2], [2, 1]),
         ([2, 1], [2, 1]),
         ([2], [2, 3, 1]),
-        ([1, 3], [1, 1]),  # it keeps room for the bigger one by then
+        ([1, 3], [1, 1]),  # it has reserved capacity for the bigger one by then
     ],
 )
 def test_what_is_said_of_a_claim_that_keeps_room(before: list[int], ready: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a claim that begins to keep room, and of urgent kinds that nobody has yielded to."""
+"""What is said of a claim that begins to reserve capacity, and of urgent kinds that nobody has yielded to."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_the_next_of_a_backlog_of_equals_is_not_said_to_be_kept_room_for(c
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_the_task_that_room_is_kept_for_goes_before_better_ones(count: int, memory_url: str) -> None:
-    """Two slots are free on the node that keeps room, and two tasks of a higher priority want nothing but a slot."""
+    """Two slots are free on the node that reserves capacity, and two tasks of a higher priority need only a slot."""
     async with crew_of(count, memory_url) as crew:
         for engine in crew.engines:
             node_of(engine).reservation.patience = 50_000

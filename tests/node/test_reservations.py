@@ -1,4 +1,4 @@
-"""An old task that does not fit: room is kept for it on one node, and others fill the gaps only if they end in time."""
+"""An old task that does not fit: one node reserves capacity for it, and others fill the gaps only if they end in time."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_only_one_of_three_nodes_keeps_room(new_engine: NewEngine, url: st
             handle = await engines[0].kinds["big"].enqueue()
 
             def keepers() -> list[int]:
-                # A full node may have kept room for a small one before, until another took that.
+                # A full node may have reserved capacity for a small one before, until another took that.
                 kept = [node.reservation.reserved for node in nodes]
                 return [number for number, its in enumerate(kept) if its is not None and its.id == handle.id]
 
@@ -152,7 +152,7 @@ class Filled(HalfFull):
         self._big = big
 
     async def big_one(self) -> Handle[None]:
-        """That one, as soon as room is kept for it."""
+        """That one, as soon as capacity is reserved for it."""
         return await self.begin(self._big)
 
 
@@ -255,7 +255,7 @@ class Kept(HalfFull):
         self._small = small
 
     async def let_others_start(self, big: Handle[Any]) -> None:
-        """Neither the node nor the row says any more that there is room kept."""
+        """Neither the node nor the row says any more that capacity is reserved."""
         await (await self._small.enqueue()).result(timeout=WITHIN_A_LEASE)
         assert node_of(self._engine).reservation.reserved is None
         (record,) = await self._engine._store.get([big.id])

@@ -1,4 +1,4 @@
-"""While room is kept for a task: the others wait quietly, and leave it all that it needs beside resources."""
+"""While capacity is reserved for a task: the others wait quietly, and leave it all that it needs beside resources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def ordered(claim: Callable[[], Awaitable[Any]]) -> Any:
 async def test_what_is_accepted_and_does_not_fit_is_no_reason_to_claim_again(
     new_engine: NewEngine, url: str, asking: str
 ) -> None:
-    """Whether it is the task that room is kept for, or one from which it is kept."""
+    """Whether it is the task that capacity is reserved for, or one from which it is kept."""
     engine = new_engine(url, resources=Resources(cpu=4))
     stores, gate, asked = make_troubled(engine), Gate(), asyncio.Event()
 
@@ -75,7 +75,7 @@ class Half(HalfFull):
     """The same, for who goes on to claim meanwhile."""
 
     async def claims(self) -> None:
-        """A good many of them, and room is kept on."""
+        """A good many of them, and the reservation stays."""
         for _ in range(20):
             node_of(self._engine).scheduler.wake_all()
             await asyncio.sleep(0.005)

@@ -107,8 +107,8 @@ class Worker:
             )
         )
 
-    async def claim_rooms(self, *kind_requests: KindRequest, limit: int = 1000, **more: Any) -> Claims:
-        """Take what there is for these rooms, by what else the request says of the node."""
+    async def claim_kinds(self, *kind_requests: KindRequest, limit: int = 1000, **more: Any) -> Claims:
+        """Claim tasks for these kind requests. `more` has further fields of the claim request."""
         return await self.store.claim(ClaimRequest(node_id=self.node_id, kinds=kind_requests, limit=limit, **more))
 
     async def claim_ids(self, *kinds: str, **options: Any) -> list[int]:

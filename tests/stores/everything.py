@@ -156,7 +156,7 @@ async def do_tenants(store: PostgresStore) -> None:
     assert await store.fair_ahead(task_id, 100) == {"ada": 1}
     await add(store, kind="beside")
     kind_requests = [KindRequest(kind=kind, count=9, is_fair=kind == "fair") for kind in ("fair", "beside")]
-    for claim in await worker.claim_rooms(*kind_requests):
+    for claim in await worker.claim_kinds(*kind_requests):
         await worker.finish(claim, SUCCEEDED)
     await store.unregister(worker.node_id)
 
@@ -191,7 +191,7 @@ async def do_everything_with_limits(store: PostgresStore) -> None:
         KindRequest(kind="stop", count=1, provider="gpu", is_command=True),
         KindRequest(kind="served", count=1),
     )
-    claims = await worker.claim_rooms(commands, served, KindRequest(kind="rated", count=1, is_rated=True))
+    claims = await worker.claim_kinds(commands, served, KindRequest(kind="rated", count=1, is_rated=True))
     assert [claim.kind for claim in claims] == ["stop", "rated", "served"]
     failed = settlement_of(claims[0], Succeeded(), server=("gpu", "host:1"), is_server_well=False)
     await store.finish([failed, *(settlement_of(claim, Succeeded()) for claim in claims[1:])])
@@ -219,7 +219,7 @@ async def do_turns(store: PostgresStore, worker: Worker) -> None:
     """A turn has come when its line is next looked at, and nobody has woken it."""
     await store.declare([NewLimit(name="key:brisk", value=None, rate=NewRate(per=200_000))], [])
     await store.insert([NewTask(kind="brisk", limit_key="ada") for _ in range(3)])
-    (claim,) = await worker.claim_rooms(KindRequest(kind="brisk", count=1, is_rated=True))
+    (claim,) = await worker.claim_kinds(KindRequest(kind="brisk", count=1, is_rated=True))
     await asyncio.sleep(0.25)
     await store.finish([settlement_of(claim, Succeeded())])
 
@@ -232,12 +232,12 @@ async def do_batches(store: PostgresStore, worker: Worker) -> None:
     assert outlook is not None
     assert outlook.count == 2
     batched = KindRequest(kind="batched", count=5, batch_size=2)
-    claims = await worker.claim_rooms(batched)
+    claims = await worker.claim_kinds(batched)
     assert len(claims) == 2
     await store.finish([settlement_of(claim, Succeeded()) for claim in claims])
     await store.wake(10)
     await store.declare([NewLimit(name="key:batched", value=None, batch=NewBatch(size=2, wait=0))], [])
-    (last,) = await worker.claim_rooms(batched)
+    (last,) = await worker.claim_kinds(batched)
     await store.finish([settlement_of(last, HandedBack())])
 
 
@@ -247,7 +247,7 @@ async def do_exchanges(store: PostgresStore, worker: Worker) -> None:
     await add(store, kind="ours")
     following = await add(store, kind="ours")
     ours = KindRequest(kind="ours", count=1, limits=("license",))
-    (claim,) = await worker.claim_rooms(ours)
+    (claim,) = await worker.claim_kinds(ours)
     request = ClaimRequest(node_id=worker.node_id, kinds=(ours,), limit=1)
     _, claims = await store.exchange([settlement_of(claim, Succeeded())], request)
     assert [claim.id for claim in claims] == [following]
@@ -321,13 +321,13 @@ async def do_everything_with_demands(store: PostgresStore) -> None:
     ]
     assert await store.ahead(small, 10) == 1
     assert (
-        await worker.claim_rooms(kind_request, totals=totals, patience=0, shares=(amounts(cpu=1),))
+        await worker.claim_kinds(kind_request, totals=totals, patience=0, shares=(amounts(cpu=1),))
     ).reserved is not None
     named = KindRequest(kind="big", count=9, only=(small,))
-    claims = await worker.claim_rooms(named, totals=totals, free=amounts(cpu=1), reserved_task=big)
+    claims = await worker.claim_kinds(named, totals=totals, free=amounts(cpu=1), reserved_task=big)
     assert [claim.id for claim in claims] == [small]
     assert (
-        await worker.claim_rooms(kind_request, totals=totals, reserved_task=big, reserve_microseconds=0)
+        await worker.claim_kinds(kind_request, totals=totals, reserved_task=big, reserve_microseconds=0)
     ).reserved is None
     assert await store.next_start("rated", "nobody") is None
     await do_refusals(store, worker)
@@ -363,7 +363,7 @@ async def do_claim_of_a_held_row(store: PostgresStore, worker: Worker, task_id: 
     async with connection.transaction():
         await connection.execute(f"SELECT 1 FROM {store.address.schema}.task WHERE id = $1 FOR UPDATE", task_id)
         kind_request = KindRequest(kind="big", count=9)
-        assert await worker.claim_rooms(kind_request, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
+        assert await worker.claim_kinds(kind_request, totals=amounts(cpu=8), free=amounts(cpu=8)) == []
     await connection.close()
 
 

@@ -55,7 +55,7 @@ class ModelTask:
     holds: frozenset[str] = frozenset()
     """The limits that it holds while it runs."""
     reserved_by: str | None = None
-    """The node that keeps room for it."""
+    """The node that has reserved capacity for it."""
     is_spared: bool = False
     """Whether it has yielded, and may not be asked to again."""
     reason: Reason | None = None
@@ -290,7 +290,7 @@ class Model:
     # ------------------------------------------------------------ tasks run
 
     def claim(self, request: ClaimRequest) -> ModelClaims:
-        """What the node gets, in order, and what it keeps room for."""
+        """What the node gets, in order, and what it has reserved capacity for."""
         if request.node_id not in self.nodes:
             raise LeaseLost(request.node_id)
         if request.node_id in self.cordoned:

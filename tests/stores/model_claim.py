@@ -94,7 +94,7 @@ class ModelClaim:
                     self._left_to_kept = frozenset()
 
     def _position(self, task: ModelTask) -> tuple[bool, bool, Position]:
-        """The one that room is kept for goes first, but for what is urgent."""
+        """The one that capacity is reserved for goes first, but for what is urgent."""
         kind_request = self.kind_requests[task.task.kind]
         return not kind_request.is_urgent, task.id != self.request.reserved_task, position(kind_request, task)
 
@@ -150,8 +150,8 @@ class ModelClaim:
         return kind_request.is_urgent or kind_request.is_brief or task_id == self.request.reserved_task
 
     def _pass_over(self, task: ModelTask, requirements: Requirements, lacking: set[str]) -> None:
-        """Only the first of those that have the same requirements may have room kept for it, if it has a child process
-        or a thread; and of those for which that might be, the first, if others may get what it waits for."""
+        """Capacity may be reserved only for the first task of a ready group, if it has a child process or a thread. Of
+        several such tasks it is the first, if others may get what it waits for."""
         ready_group, kind_request = (
             (task.task.kind, task.task.queue, task.requirements),
             self.kind_requests[task.task.kind],

@@ -42,7 +42,7 @@ class Relay:
         await declare_limit(store, "key:keyed", 1)
         await declare_pool(store, a=1)
         ids = await add_many(store, number, kind=kind.kind, limit_key="one" if kind.kind == "keyed" else None)
-        (claim,) = await worker.claim_rooms(kind)
+        (claim,) = await worker.claim_kinds(kind)
         return cls(store, worker, kind, ids, claim)
 
     @property

@@ -92,7 +92,7 @@ async def drain(url: str, node_id: str) -> None:
     while not await is_done(store):
         # Now this kind, now that: who asks for everything waits for everybody, and would hide a lock that is missing.
         kind_requests = random.choice([alike, _a_few])(random.choice(ROOMS).kind)
-        claims = await worker.claim_rooms(*kind_requests, limit=8)
+        claims = await worker.claim_kinds(*kind_requests, limit=8)
         if claims:
             await worker.store.finish([settled(claim) for claim in claims[4:]])
             await exchange(worker, claims[:4], kind_requests)

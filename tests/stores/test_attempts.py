@@ -223,7 +223,7 @@ async def test_the_server_of_an_attempt_is_noted(store: Store, worker: Worker) -
     await declare_pool(store, one=1)
     task_id = await add(store)
     for _ in range(2):
-        (claim,) = await worker.claim_rooms(KindRequest(kind="work", count=1, provider="gpu"))
+        (claim,) = await worker.claim_kinds(KindRequest(kind="work", count=1, provider="gpu"))
         await worker.finish(claim, Retrying(delay=0, error=ERROR))
         await declare_pool(store, two=1)
     assert [attempt.server for attempt in (await read(store, task_id)).attempts_made] == ["one", "two"]

@@ -50,7 +50,7 @@ async def items(store: Store, number: int, key: str = "", **fields: object) -> l
 async def claim(worker: Worker, size: int = 3, *, count: int = 100, limit: int = 100, **kind: object) -> Claims:
     """Claim batches of this size."""
     request = KindRequest(kind=KIND, count=count, batch_size=size, **kind)  # type: ignore[arg-type]  # as a test says
-    return await worker.claim_rooms(request, limit=limit, totals=MACHINE, free=MACHINE)
+    return await worker.claim_kinds(request, limit=limit, totals=MACHINE, free=MACHINE)
 
 
 def ids_of(claims: list[Claim]) -> list[list[int]]:

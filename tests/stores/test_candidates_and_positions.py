@@ -35,7 +35,7 @@ async def test_a_look_shows_ready_tasks_in_the_order_in_which_they_would_be_take
     assert await look(store, totals=amounts(cpu=2), limit=3) == expected[:3]
     records = await store.read_candidates(CandidateQuery(kind_request=kind_request(), totals=amounts(cpu=2)))
     assert records == await store.get(expected)
-    claims = await worker.claim_rooms(kind_request(), totals=amounts(cpu=9), free=amounts(cpu=9))
+    claims = await worker.claim_kinds(kind_request(), totals=amounts(cpu=9), free=amounts(cpu=9))
     assert [claim.id for claim in claims] == expected
 
 

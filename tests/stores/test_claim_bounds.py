@@ -29,11 +29,11 @@ async def test_each_queue_gives_no_more_than_is_free_of_its_bound(store: Store, 
     mail = await add_many(store, 4, queue="mail", priority=1)
     video = await add_many(store, 4, queue="video")
     other = await add_many(store, 2, queue="other")
-    claims = await worker.claim_rooms(bounded(), **node(mail=2, video=1))
+    claims = await worker.claim_kinds(bounded(), **node(mail=2, video=1))
     assert ids_of(claims) == [*mail[:2], video[0], *other]
     assert claims.unfit == {"work"}
-    assert await worker.claim_rooms(bounded(), **node(mail=0, video=0)) == []
-    assert ids_of(await worker.claim_rooms(bounded(), **node(mail=5, video=0))) == mail[2:]
+    assert await worker.claim_kinds(bounded(), **node(mail=0, video=0)) == []
+    assert ids_of(await worker.claim_kinds(bounded(), **node(mail=5, video=0))) == mail[2:]
 
 
 async def test_kinds_of_a_queue_share_its_bound_in_the_order_of_all_tasks(store: Store, worker: Worker) -> None:
@@ -41,7 +41,7 @@ async def test_kinds_of_a_queue_share_its_bound_in_the_order_of_all_tasks(store:
     second = await add(store, kind="b", queue="mail")
     await add(store, kind="a", queue="mail")
     high = await add(store, kind="b", queue="mail", priority=1)
-    claims = await worker.claim_rooms(bounded("a"), bounded("b"), patience=0, **node(mail=3, video=3))
+    claims = await worker.claim_kinds(bounded("a"), bounded("b"), patience=0, **node(mail=3, video=3))
     assert ids_of(claims) == [high, first, second]
     assert claims.unfit == {"a"}
     assert claims.reserved is None
@@ -52,7 +52,7 @@ async def test_a_full_bound_gets_no_reservation_however_long_its_tasks_have_wait
 ) -> None:
     await add(store, queue="mail", requirements=demands(cpu=1))
     other = await add(store, queue="other", requirements=demands(cpu=8))
-    claims = await worker.claim_rooms(bounded(), patience=0, **node(mail=0, video=0))
+    claims = await worker.claim_kinds(bounded(), patience=0, **node(mail=0, video=0))
     assert ids_of(claims) == [other]
     assert claims.reserved is None
 
@@ -61,7 +61,7 @@ async def test_a_row_with_requirements_of_its_own_counts_for_the_bound(store: St
     first = await add(store, queue="mail", requirements=demands(cpu=1))
     await add(store, queue="mail", requirements=demands(cpu=2))
     await add(store, queue="mail")
-    assert ids_of(await worker.claim_rooms(bounded(), patience=HOUR, **node(mail=1, video=1))) == [first]
+    assert ids_of(await worker.claim_kinds(bounded(), patience=HOUR, **node(mail=1, video=1))) == [first]
 
 
 async def test_kinds_of_a_provider_share_its_bound_whatever_their_queues(store: Store, worker: Worker) -> None:
@@ -71,7 +71,7 @@ async def test_kinds_of_a_provider_share_its_bound_whatever_their_queues(store: 
     await add(store, kind="a", queue="other")
     plain = await add(store, kind="plain", queue="other")
     kinds = [kind_request(kind, provider="gpu", bounds=(MAIL, POOL)) for kind in ("a", "b")]
-    claims = await worker.claim_rooms(*kinds, kind_request("plain", bounds=(MAIL,)), **node(mail=5, pool=2))
+    claims = await worker.claim_kinds(*kinds, kind_request("plain", bounds=(MAIL,)), **node(mail=5, pool=2))
     assert ids_of(claims) == [first, second, plain]
     assert claims.unfit == {"a"}
 
@@ -79,6 +79,6 @@ async def test_kinds_of_a_provider_share_its_bound_whatever_their_queues(store: 
 async def test_an_urgent_task_may_use_what_would_be_yielded_of_a_bound(store: Store, worker: Worker) -> None:
     urgent = await add(store, kind="alarm", queue="mail")
     request = replace(bounded("alarm"), is_urgent=True)
-    assert await worker.claim_rooms(request, **node(mail=0, video=0)) == []
-    claims = await worker.claim_rooms(request, **node(mail=0, video=0), yielding={MAIL: UNIT})
+    assert await worker.claim_kinds(request, **node(mail=0, video=0)) == []
+    claims = await worker.claim_kinds(request, **node(mail=0, video=0), yielding={MAIL: UNIT})
     assert ids_of(claims) == [urgent]

@@ -42,10 +42,10 @@ async def test_kinds_share_child_processes_in_the_order_of_all_tasks(store: Stor
     high = await add(store, kind="b", priority=1)
     last = await add(store, kind="plain")
     kind_requests = (child("a"), child("b"), kind_request("plain"))
-    claims = await worker.claim_rooms(*kind_requests, patience=HOUR, **node(2))
+    claims = await worker.claim_kinds(*kind_requests, patience=HOUR, **node(2))
     assert ids_of(claims) == [high, first, plain, last]
     assert claims.unfit == {"b"}
-    assert ids_of(await worker.claim_rooms(*kind_requests, **node(2))) == second
+    assert ids_of(await worker.claim_kinds(*kind_requests, **node(2))) == second
 
 
 async def test_others_do_not_wait_for_a_backlog_in_child_processes(store: Store, worker: Worker) -> None:
@@ -53,8 +53,8 @@ async def test_others_do_not_wait_for_a_backlog_in_child_processes(store: Store,
     await add_many(store, 3, kind="b")
     plain = await add(store, kind="plain", priority=-1)
     kind_requests = (child("a"), child("b"), kind_request("plain"))
-    assert len(await worker.claim_rooms(*kind_requests, limit=2, **node(2))) == 2
-    assert ids_of(await worker.claim_rooms(*kind_requests, limit=2, **node(0))) == [plain]
+    assert len(await worker.claim_kinds(*kind_requests, limit=2, **node(2))) == 2
+    assert ids_of(await worker.claim_kinds(*kind_requests, limit=2, **node(0))) == [plain]
 
 
 @pytest.mark.parametrize(("free", "taken"), [(2, 2), (0, 0), (-1, 0)])
@@ -63,22 +63,22 @@ async def test_a_kind_alone_takes_no_more_child_processes_than_are_free(
 ) -> None:
     ids = await add_many(store, 4, kind="a", queue="x")
     plain = await add(store, kind="plain")
-    claims = await worker.claim_rooms(child("a"), kind_request("plain"), **node(free))
+    claims = await worker.claim_kinds(child("a"), kind_request("plain"), **node(free))
     assert ids_of(claims) == [*ids[:taken], plain]
 
 
 async def test_a_row_that_says_so_takes_a_child_process_whatever_its_kind(store: Store, worker: Worker) -> None:
     (first, *_), silent = await add_many(store, 3, requirements=IN_CHILD), await add(store)
-    claims = await worker.claim_rooms(kind_request(), child("a"), patience=HOUR, **node(1))
+    claims = await worker.claim_kinds(kind_request(), child("a"), patience=HOUR, **node(1))
     assert [(claim.id, claim.requirements) for claim in claims] == [(first, IN_CHILD), (silent, "")]
     assert claims.unfit == {"work"}
-    assert await worker.claim_rooms(kind_request(), child("a"), **node(0)) == []
+    assert await worker.claim_kinds(kind_request(), child("a"), **node(0)) == []
 
 
 async def test_a_row_that_says_so_takes_none_although_its_kind_does(store: Store, worker: Worker) -> None:
     await add(store, kind="a")
     beside = await add(store, kind="a", requirements=NOT_IN_CHILD)
-    assert ids_of(await worker.claim_rooms(child("a"), **node(0))) == [beside]
+    assert ids_of(await worker.claim_kinds(child("a"), **node(0))) == [beside]
 
 
 async def test_a_row_that_leaves_its_cost_to_the_kind_takes_both(store: Store, worker: Worker) -> None:
@@ -86,21 +86,21 @@ async def test_a_row_that_leaves_its_cost_to_the_kind_takes_both(store: Store, w
     task_id = await add(store, requirements=said)
     of_kind = kind_request(requirements=demands(cpu=2))
     for short in (node(1, cpu=1), node(0, cpu=2)):
-        assert await worker.claim_rooms(of_kind, **short) == []
-    assert ids_of(await worker.claim_rooms(of_kind, **node(1, cpu=2))) == [task_id]
+        assert await worker.claim_kinds(of_kind, **short) == []
+    assert ids_of(await worker.claim_kinds(of_kind, **node(1, cpu=2))) == [task_id]
 
 
 async def test_a_node_without_child_processes_never_takes_what_needs_one(store: Store, worker: Worker) -> None:
     await add(store, kind="a")
     await add(store, requirements=IN_CHILD)
-    claims = await worker.claim_rooms(child("a"), kind_request(), child("b"), **node(0, of=0))
+    claims = await worker.claim_kinds(child("a"), kind_request(), child("b"), **node(0, of=0))
     assert (ids_of(claims), claims.unfit) == ([], frozenset())
 
 
 async def test_no_room_is_kept_for_a_task_that_lacks_a_child_process(store: Store, worker: Worker) -> None:
     await add(store, kind="a", requirements=demands(cpu=4))
     await add(store, requirements=IN_CHILD)
-    claims = await worker.claim_rooms(child("a"), child("b"), kind_request(), patience=0, **node(0))
+    claims = await worker.claim_kinds(child("a"), child("b"), kind_request(), patience=0, **node(0))
     assert (ids_of(claims), claims.reserved, claims.unfit) == ([], None, frozenset({"a", "work"}))
 
 
@@ -108,12 +108,12 @@ async def test_room_is_kept_for_a_big_task_with_the_child_process_that_it_takes(
     big = await add(store, kind="a", requirements=demands(cpu=4))
     small = await add(store, kind="b")
     kind_requests = (child("a"), child("b"))
-    kept = (await worker.claim_rooms(*kind_requests, patience=0, shares=(amounts(cpu=1),), **node(1, cpu=2))).reserved
+    kept = (await worker.claim_kinds(*kind_requests, patience=0, shares=(amounts(cpu=1),), **node(1, cpu=2))).reserved
     assert kept is not None
     assert (kept.id, kept.requirements) == (big, with_execution(parse_requirements(demands(cpu=4)), is_process=True))
     held: dict[str, Any] = {"reserved_task": big, "held": kept.requirements.cost}
-    assert await worker.claim_rooms(*kind_requests, **node(1, cpu=2), **held) == []
-    assert ids_of(await worker.claim_rooms(*kind_requests, **node(2, cpu=4), **held)) == [big, small]
+    assert await worker.claim_kinds(*kind_requests, **node(1, cpu=2), **held) == []
+    assert ids_of(await worker.claim_kinds(*kind_requests, **node(2, cpu=4), **held)) == [big, small]
 
 
 async def test_a_command_waits_for_a_child_process_and_takes_no_slot(store: Store, worker: Worker) -> None:
@@ -121,9 +121,9 @@ async def test_a_command_waits_for_a_child_process_and_takes_no_slot(store: Stor
     stops = await add_many(store, 2, kind="stop", is_command=True, provider="gpu", target="a")
     plain = await add(store, kind="plain")
     kind_requests = (child("stop", provider="gpu", is_command=True), kind_request("plain"))
-    assert ids_of(await worker.claim_rooms(*kind_requests, limit=1, **node(1))) == [stops[0], plain]
-    assert await worker.claim_rooms(*kind_requests, limit=1, **node(0)) == []
-    assert ids_of(await worker.claim_rooms(*kind_requests, limit=0, **node(1))) == stops[1:]
+    assert ids_of(await worker.claim_kinds(*kind_requests, limit=1, **node(1))) == [stops[0], plain]
+    assert await worker.claim_kinds(*kind_requests, limit=1, **node(0)) == []
+    assert ids_of(await worker.claim_kinds(*kind_requests, limit=0, **node(1))) == stops[1:]
 
 
 # ---------------------------------------------------------------- urgent
@@ -136,10 +136,10 @@ async def test_urgent_kinds_share_what_others_yield_by_the_priority_of_their_tas
     high = await add_many(store, 2, kind="b", priority=2)
     plain = await add(store, kind="plain", priority=9)
     kind_requests = [kind_request(kind, is_urgent=True) for kind in "ab"]
-    claims = await worker.claim_rooms(*kind_requests, kind_request("plain"), limit=1, yielding={SLOT: 2})
+    claims = await worker.claim_kinds(*kind_requests, kind_request("plain"), limit=1, yielding={SLOT: 2})
     assert ids_of(claims) == [*high, low[0]]
-    assert ids_of(await worker.claim_rooms(*kind_requests, kind_request("plain"), limit=0)) == []
-    assert ids_of(await worker.claim_rooms(*kind_requests, kind_request("plain"), limit=2)) == [low[1], plain]
+    assert ids_of(await worker.claim_kinds(*kind_requests, kind_request("plain"), limit=0)) == []
+    assert ids_of(await worker.claim_kinds(*kind_requests, kind_request("plain"), limit=2)) == [low[1], plain]
 
 
 async def test_urgent_kinds_share_the_child_processes_that_others_yield(store: Store, worker: Worker) -> None:
@@ -153,18 +153,18 @@ async def test_urgent_kinds_share_the_child_processes_that_others_yield(store: S
         child("d"),
     ]
     await add(store, kind="d", priority=9)
-    claims = await worker.claim_rooms(*kind_requests, **node(1), yielding={PROCESS: UNIT})
+    claims = await worker.claim_kinds(*kind_requests, **node(1), yielding={PROCESS: UNIT})
     assert ids_of(claims) == [high, first, threaded]
 
 
 async def test_tasks_of_a_short_kind_are_claimed_ahead(store: Store, worker: Worker) -> None:
     ids = await add_many(store, 9, kind="a")
     plain = await add(store, kind="plain")
-    claims = await worker.claim_rooms(child("a", ahead=3), kind_request("plain"), **node(1))
+    claims = await worker.claim_kinds(child("a", ahead=3), kind_request("plain"), **node(1))
     assert ids_of(claims) == [*ids[:4], plain]
-    assert ids_of(await worker.claim_rooms(child("a", ahead=2), **node(0))) == ids[4:6]
-    assert ids_of(await worker.claim_rooms(child("a", ahead=3), child("b"), **node(0))) == [], "b is not short"
-    assert ids_of(await worker.claim_rooms(child("a", ahead=2), child("b", ahead=1), **node(0))) == ids[6:7]
+    assert ids_of(await worker.claim_kinds(child("a", ahead=2), **node(0))) == ids[4:6]
+    assert ids_of(await worker.claim_kinds(child("a", ahead=3), child("b"), **node(0))) == [], "b is not short"
+    assert ids_of(await worker.claim_kinds(child("a", ahead=2), child("b", ahead=1), **node(0))) == ids[6:7]
 
 
 async def test_nothing_is_claimed_ahead_beside_tasks_with_requirements_of_their_own(
@@ -172,6 +172,6 @@ async def test_nothing_is_claimed_ahead_beside_tasks_with_requirements_of_their_
 ) -> None:
     ids = await add_many(store, 3, kind="a")
     suspect = await add(store, kind="a", requirements=IN_CHILD)
-    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(1))) == ids[:1]
-    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(0))) == []
-    assert ids_of(await worker.claim_rooms(child("a", ahead=3), **node(3))) == [*ids[1:], suspect]
+    assert ids_of(await worker.claim_kinds(child("a", ahead=3), **node(1))) == ids[:1]
+    assert ids_of(await worker.claim_kinds(child("a", ahead=3), **node(0))) == []
+    assert ids_of(await worker.claim_kinds(child("a", ahead=3), **node(3))) == [*ids[1:], suspect]

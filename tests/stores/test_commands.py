@@ -21,7 +21,7 @@ async def command(store: Store, target: str | None = None, **more: object) -> in
 
 
 async def claim(worker: Worker, limit: int = 100) -> list[Claim]:
-    return await worker.claim_rooms(WORK, COMMANDS, limit=limit)
+    return await worker.claim_kinds(WORK, COMMANDS, limit=limit)
 
 
 async def test_commands_go_ahead_of_the_best_task_in_the_order_in_which_they_came(store: Store, worker: Worker) -> None:
@@ -68,7 +68,7 @@ async def test_many_commands_for_a_closed_server_hide_none_for_another(store: St
 async def test_commands_for_a_server_that_is_taken_away_fail_unless_they_run(store: Store, worker: Worker) -> None:
     await declare_pool(store, a=1, b=1)
     ids = [await command(store, target) for target in ("a", "a", "b", None)]
-    (running, *_) = await worker.claim_rooms(COMMANDS)
+    (running, *_) = await worker.claim_kinds(COMMANDS)
     assert running.id == ids[0]
     await store.set_servers("gpu", pool(b=1))
     assert (await states(store, ids))[:2] == [State.RUNNING, State.FAILED]

@@ -59,7 +59,7 @@ async def test_from_the_order_on_the_node_gets_nothing_until_it_is_uncordoned(
         KindRequest(kind="stop", count=1, provider="gpu", is_command=True),
     )
     for asked in (kind_requests, (kind_request(),)):
-        claims = await worker.claim_rooms(*asked, totals=amounts(cpu=2), patience=0, shares=(amounts(cpu=1),))
+        claims = await worker.claim_kinds(*asked, totals=amounts(cpu=2), patience=0, shares=(amounts(cpu=1),))
         assert (ids_of(claims), claims.reserved, claims.is_cordoned) == ([], None, True)
     assert (await read(store, big)).reserved_by is None
     row = await node(store)
@@ -67,7 +67,7 @@ async def test_from_the_order_on_the_node_gets_nothing_until_it_is_uncordoned(
     assert before <= from_datetime(row.cordoned_at) <= await store.now()
     assert (await worker.finish(running, Succeeded())).state == "succeeded"
     await order(store, "uncordon")
-    claims = await worker.claim_rooms(*kind_requests, **machine(cpu=2))
+    claims = await worker.claim_kinds(*kind_requests, **machine(cpu=2))
     assert (len(claims), claims.is_cordoned) == (3, False)
     assert (await node(store)).cordoned_at is None
 
@@ -187,7 +187,7 @@ async def test_a_task_that_has_yielded_is_spared_for_a_while(store: Store, worke
     assert 0 < claim.protected_for <= HOUR
     await worker.finish(claim, HandedBack(protected_for=HOUR))
     await declare_limit(store, "license", 1)
-    (claim,) = await worker.claim_rooms(kind_request(limits=("license",)))
+    (claim,) = await worker.claim_kinds(kind_request(limits=("license",)))
     assert 0 < claim.protected_for <= HOUR
 
 

@@ -57,7 +57,7 @@ async def test_a_dry_run_agrees_with_the_claim_that_follows(
 async def test_a_dry_run_leaves_to_a_reserved_task_what_is_held_for_it(store: Store, worker: Worker) -> None:
     big = await add(store, requirements=BIG)
     small = await add(store, requirements=demands(cpu=1))
-    first = await worker.claim_rooms(kind_request(), patience=0, **SHORT)
+    first = await worker.claim_kinds(kind_request(), patience=0, **SHORT)
     assert first.reserved is not None
     request = ClaimRequest(
         node_id=worker.node_id, kinds=(kind_request(),), limit=9, reserved_task=big, held=amounts(cpu=8), **SHORT

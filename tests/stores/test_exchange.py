@@ -73,7 +73,7 @@ async def test_the_next_task_starts_with_the_same_call(store: Store, sort: str) 
 async def test_permits_are_counted_as_after_finish_and_claim(store: Store, sort: str) -> None:
     relay = await Relay.begin(store, SORTS[sort])
     assert await relay.next() == relay.ids[1:2]
-    assert await relay.worker.claim_rooms(relay.kind) == [], "there is one permit, and it is taken"
+    assert await relay.worker.claim_kinds(relay.kind) == [], "there is one permit, and it is taken"
     used = {limit.name: limit.in_use for limit in await store.limits()} | {
         server.address: server.in_use for server in await store.servers()
     }
@@ -285,7 +285,7 @@ async def test_one_exchange_ends_tasks_of_many_kinds(store: Store) -> None:
     await declare_limit(store, "key:keyed", 1)
     await store.declare([], [NewProvider(name="gpu", servers=pool(a=1))])
     ids = {kind.kind: await add_many(store, 2, kind=kind.kind, limit_key=key_of(kind)) for kind in kinds}
-    claims = await worker.claim_rooms(*kinds)
+    claims = await worker.claim_kinds(*kinds)
     assert sorted(claim.id for claim in claims) == sorted(first for first, _ in ids.values())
     request = ClaimRequest(node_id=worker.node_id, kinds=kinds, limit=9)
     verdicts, taken = await store.exchange([succeeded(claim) for claim in claims], request)
@@ -359,8 +359,8 @@ async def test_a_server_that_passes_its_trial_with_this_outcome_gets_the_next_ta
     )
     await store.finish([failed(relay.claim)])
     await pass_time(store, rest)
-    (relay.claim,) = await relay.worker.claim_rooms(SERVED)
-    assert await relay.worker.claim_rooms(SERVED) == [], "it is on trial"
+    (relay.claim,) = await relay.worker.claim_kinds(SERVED)
+    assert await relay.worker.claim_kinds(SERVED) == [], "it is on trial"
     assert len(await relay.next()) == 1
     (server,) = await store.servers()
     assert (server.failures, server.backs_off_until) == (0, None)
@@ -371,7 +371,7 @@ async def test_a_limit_that_is_held_by_way_of_servers_is_counted_with_them(store
     await store.set_servers("gpu", [replace(server, address="http://license/gpu") for server in pool(a=1)])
     await store.set_limit("license", 2)
     await add(store, kind="served")
-    (served,) = await relay.worker.claim_rooms(SERVED)
+    (served,) = await relay.worker.claim_kinds(SERVED)
     await store.set_limit("license", 1)
     assert served.server == "http://license/gpu"
     assert await relay.next() == []
@@ -388,7 +388,7 @@ async def begin_below(store: Store, *paths: str, prefix: str = "http://host", mo
     await store.finish([relay.outcome])
     await store.set_servers("gpu", below(*paths))
     await declare_limit(store, prefix, most)
-    (relay.claim,) = await relay.worker.claim_rooms(replace(SERVED, count=1))
+    (relay.claim,) = await relay.worker.claim_kinds(replace(SERVED, count=1))
     return relay
 
 
@@ -397,11 +397,11 @@ async def test_a_limit_that_covers_the_server_is_kept(store: Store, prefix: str)
     relay = await begin_below(store, "one", prefix=prefix)
     assert await relay.next() == relay.ids[2:3]
     assert relay.claim.server == "http://host/one"
-    assert await relay.worker.claim_rooms(SERVED) == [], "there is one permit, and it is taken"
+    assert await relay.worker.claim_kinds(SERVED) == [], "there is one permit, and it is taken"
     await store.set_limit(prefix, 0)
     assert await relay.next() == []
     await store.set_limit(prefix, 1)
-    assert len(await relay.worker.claim_rooms(SERVED)) == 1
+    assert len(await relay.worker.claim_kinds(SERVED)) == 1
 
 
 async def test_tasks_of_another_provider_below_the_same_limit_may_go_first(store: Store) -> None:
@@ -423,7 +423,7 @@ async def test_tasks_of_a_provider_that_shares_nothing_start_beside_it(store: St
 @pytest.mark.parametrize("prefix", ["http://host", "http://elsewhere"])
 async def test_a_server_with_more_free_permits_is_preferred(store: Store, prefix: str) -> None:
     relay = await begin_below(store, "one", most=2, prefix=prefix)
-    held = await relay.worker.claim_rooms(replace(SERVED, count=1))
+    held = await relay.worker.claim_kinds(replace(SERVED, count=1))
     assert [claim.server for claim in held] == ["http://host/one"]
     await store.set_servers("gpu", below("one", "two"))
     await relay.next(replace(SERVED, count=1))
@@ -458,7 +458,7 @@ class Crowd:
         tasks = [NewTask(kind="keyed", limit_key=key) for _ in range(number) for key in ("a", "b", "c")]
         ids = [insertion.id for insertion in await store.insert(tasks)]
         worker = await Worker.start(store)
-        return cls(store, worker, await worker.claim_rooms(replace(KEYED, count=100)), ids)
+        return cls(store, worker, await worker.claim_kinds(replace(KEYED, count=100)), ids)
 
     def of(self, key: str) -> list[Claim]:
         return [claim for claim in self.claims if claim.limit_key == key]
@@ -549,7 +549,7 @@ async def test_one_of_another_key_queue_that_is_before_it_starts(store: Store, s
     other = await add(store, kind="keyed", limit_key="other", priority=1)
     expected = [other] if sort != "a key queue" else [relay.ids[1]]
     if sort == "a key queue":
-        (claim,) = await relay.worker.claim_rooms(KEYED)
+        (claim,) = await relay.worker.claim_kinds(KEYED)
         assert claim.id == other, "it had a permit of its own"
     assert await relay.next() == expected
 
@@ -560,7 +560,7 @@ async def test_a_task_that_gets_its_key_late_joins_the_queue(store: Store, sort:
     waiting = await add(store, kind="keyed", limit_key="two")
     await declare_limit(store, "license", 2)
     await store.set_servers("gpu", pool(a=2))
-    (held,) = await relay.worker.claim_rooms(relay.kind)
+    (held,) = await relay.worker.claim_kinds(relay.kind)
     assert held.id == waiting
     assigned = settlement_of(relay.claim, KeyAssigned(limit_key="two"))
     (verdict,), claims = await store.exchange([assigned], relay.request())
@@ -646,7 +646,7 @@ async def test_the_end_of_a_group_releases_its_follower_to_the_same_claim(store:
     task = NewTask(kind=relay.kind.kind, limit_key=key)
     group = await store.open_group(NewGroup(name="group", tasks=(task,), then=task))
     assert group.then is not None
-    (relay.claim,) = await relay.worker.claim_rooms(relay.kind)
+    (relay.claim,) = await relay.worker.claim_kinds(relay.kind)
     verdict, claims = await relay.exchange()
     assert (verdict.state, verdict.released) == (State.SUCCEEDED, (relay.kind.kind,))
     assert [claim.id for claim in claims] == [group.then.id]

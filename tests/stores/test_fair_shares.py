@@ -53,7 +53,7 @@ async def tenants_of(store: Store, ids: Sequence[int]) -> str:
 async def taken(store: Store, worker: Worker, number: int, *others: KindRequest) -> str:
     """The tenants of the tasks that the node starts next, one by one."""
     found: list[int] = []
-    while len(found) < number and (claims := await worker.claim_rooms(FAIR, *others, limit=1)):
+    while len(found) < number and (claims := await worker.claim_kinds(FAIR, *others, limit=1)):
         found += ids_of(claims)
     return await tenants_of(store, found)
 
@@ -74,7 +74,7 @@ async def test_tenants_take_turns_however_many_tasks_one_of_them_put_in_first(st
 async def test_one_claim_of_many_follows_the_turns(store: Store, worker: Worker) -> None:
     await put(store, "a", 500)
     late = await put(store, "b", 10)
-    first = ids_of(await worker.claim_rooms(FAIR, limit=30))
+    first = ids_of(await worker.claim_kinds(FAIR, limit=30))
     assert await tenants_of(store, first) == "ab" * 10 + "a" * 10
     assert set(late) <= set(first)
 
@@ -87,7 +87,7 @@ async def test_a_claim_that_plans_several_times_follows_the_turns(store: Store, 
     await put(store, "b", 2)
     items = KindRequest(kind="items", count=100, batch_size=2)
     totals = {PROCESS: 10 * UNIT, WHOLE_NODE: UNIT}
-    claims = await worker.claim_rooms(FAIR, items, limit=100, totals=totals, free=totals)
+    claims = await worker.claim_kinds(FAIR, items, limit=100, totals=totals, free=totals)
     assert len(claims) == 11
     assert (await tenants_of(store, ids_of(claims))).replace("-", "") == "ababaaa"
 
@@ -97,7 +97,7 @@ async def test_ten_tasks_behind_many_are_started_before_the_next_thirty_of_the_o
 ) -> None:
     number = 20_000 if type(store).__name__ != "PostgresStore" else 2_000
     await put(store, "a", number)
-    await worker.claim_rooms(FAIR, limit=100)  # the other has been at it for a while
+    await worker.claim_kinds(FAIR, limit=100)  # the other has been at it for a while
     await put(store, "b", 10)
     following = await taken(store, worker, 40)
     assert following.count("b") == 10
@@ -107,7 +107,7 @@ async def test_ten_tasks_behind_many_are_started_before_the_next_thirty_of_the_o
 async def test_weights_decide_about_the_shares(store: Store, worker: Worker) -> None:
     await put(store, "a", 1200, weight=3)
     await put(store, "b", 1200, weight=1)
-    started = Counter(await tenants_of(store, ids_of(await worker.claim_rooms(FAIR, limit=1000))))
+    started = Counter(await tenants_of(store, ids_of(await worker.claim_kinds(FAIR, limit=1000))))
     assert started["a"] == pytest.approx(750, rel=0.05)
     assert started["b"] == pytest.approx(250, rel=0.05)
 
@@ -125,7 +125,7 @@ async def test_a_tenant_that_joins_while_no_task_is_ready_has_no_credit(
 ) -> None:
     """The last task of the other tenant runs, or waits for a retry."""
     await put(store, "a", 50)
-    *others, last = await worker.claim_rooms(FAIR)
+    *others, last = await worker.claim_kinds(FAIR)
     for claim in others:
         await worker.finish(claim, OUTCOMES["succeeded"])
     if outcome is not None:
@@ -137,7 +137,7 @@ async def test_a_tenant_that_joins_while_no_task_is_ready_has_no_credit(
 
 async def test_a_tenant_that_joins_while_the_queue_is_paused_has_no_credit(store: Store, worker: Worker) -> None:
     await put(store, "a", 100)
-    for claim in await worker.claim_rooms(FAIR, limit=50):
+    for claim in await worker.claim_kinds(FAIR, limit=50):
         await worker.finish(claim, OUTCOMES["succeeded"])
     await store.pause(["default"])
     await put(store, "b", 20)
@@ -151,7 +151,7 @@ async def test_a_paused_queue_does_not_hold_the_turns_back_while_no_other_task_i
     await put(store, "c", 1, queue="paused")
     await store.pause(["paused"])
     await put(store, "a", 50)
-    await worker.claim_rooms(FAIR)
+    await worker.claim_kinds(FAIR)
     await put(store, "b", 20)
     await put(store, "a", 10)
     assert await taken(store, worker, 10) == "bb" + "ab" * 4
@@ -159,7 +159,7 @@ async def test_a_paused_queue_does_not_hold_the_turns_back_while_no_other_task_i
 
 async def test_tasks_of_a_tenant_start_in_the_order_of_their_arrival(store: Store, worker: Worker) -> None:
     ids = [task_id for _ in range(5) for task_id in await put(store, "a", 2)]
-    assert ids_of(await worker.claim_rooms(FAIR)) == ids
+    assert ids_of(await worker.claim_kinds(FAIR)) == ids
 
 
 async def test_tasks_without_a_tenant_come_first(store: Store, worker: Worker) -> None:
@@ -227,7 +227,7 @@ async def test_keys_that_are_taken_cost_no_turn(store: Store, worker: Worker) ->
 @pytest.mark.parametrize("outcome", ["retrying at once", "handed back", "crashed"])
 async def test_a_task_that_runs_again_retains_its_turn(store: Store, worker: Worker, outcome: str) -> None:
     await put(store, "a", 3)
-    (claim,) = await worker.claim_rooms(FAIR, limit=1)
+    (claim,) = await worker.claim_kinds(FAIR, limit=1)
     tag = await tag_of(store, claim.id)
     await worker.finish(claim, OUTCOMES[outcome])
     assert (await tag_of(store, claim.id), tag) == (tag, 1)
@@ -235,7 +235,7 @@ async def test_a_task_that_runs_again_retains_its_turn(store: Store, worker: Wor
 
 async def test_a_retry_that_is_due_later_retains_its_turn(store: Store, worker: Worker) -> None:
     await put(store, "a", 3)
-    claims = await worker.claim_rooms(FAIR, limit=2)
+    claims = await worker.claim_kinds(FAIR, limit=2)
     tag = await tag_of(store, claims[1].id)
     await worker.finish(claims[1], OUTCOMES["snoozed"])
     await store.reschedule([Rescheduling(id=claims[1].id, delay=0)])
@@ -278,7 +278,7 @@ async def test_the_task_that_follows_a_group_gets_its_turn_when_the_group_ends(s
 
 async def test_an_operators_retry_gets_a_new_turn(store: Store, worker: Worker) -> None:
     failed = await put(store, "a", 10)
-    for claim in await worker.claim_rooms(FAIR):
+    for claim in await worker.claim_kinds(FAIR):
         await worker.finish(claim, OUTCOMES["failed"])
     assert await tag_of(store, failed[0]) == 0
     await put(store, "b", 10)
@@ -328,7 +328,7 @@ async def test_other_kinds_get_as_many_starts_as_by_age(store: Store, worker: Wo
     await put(store, "a", 4)
     await put(store, "b", 4)
     other = KindRequest(kind="other", count=100)
-    claims = await worker.claim_rooms(FAIR, other, limit=16)
+    claims = await worker.claim_kinds(FAIR, other, limit=16)
     assert await tenants_of(store, ids_of(claims)) == "abab" + "----" + "ababaaaa"
 
 
@@ -337,7 +337,7 @@ async def test_a_newcomer_takes_places_of_its_kind_and_not_of_others(store: Stor
     await add_many(store, 20, kind="other")
     await put(store, "b", 10)
     other = KindRequest(kind="other", count=100)
-    claims = await worker.claim_rooms(FAIR, other, limit=20)
+    claims = await worker.claim_kinds(FAIR, other, limit=20)
     assert await tenants_of(store, ids_of(claims)) == "ab" * 5 + "-" * 10
 
 
@@ -362,7 +362,7 @@ async def test_turns_hold_across_queues_and_requirements(store: Store, worker: W
         for requirements in ("", demands(cpu=1)):
             await put(store, "a", 3, queue=queue, requirements=requirements)
     await put(store, "b", 6, queue="y")
-    claims = await worker.claim_rooms(FAIR, limit=12, **machine(cpu=100))
+    claims = await worker.claim_kinds(FAIR, limit=12, **machine(cpu=100))
     assert await tenants_of(store, ids_of(claims)) == "ab" * 6
 
 
@@ -373,7 +373,7 @@ async def test_positions_are_told_by_turn(store: Store, worker: Worker) -> None:
     assert await store.ahead(mine[2], 1000) == 5
     assert await store.fair_ahead(mine[2], 1000) == {"a": 2, "b": 2}
     assert await store.fair_ahead(mine[4], 1000) == {"a": 4, "b": 3}
-    (claim,) = await worker.claim_rooms(FAIR, limit=1)
+    (claim,) = await worker.claim_kinds(FAIR, limit=1)
     assert await store.fair_ahead(claim.id, 1000) == {}
 
 
@@ -396,7 +396,7 @@ async def test_producers_that_insert_at_once_lose_nothing(store: Store, worker: 
     ids = {task_id for some in await asyncio.gather(*(put(store, "a", 5) for _ in range(20))) for task_id in some}
     assert len(ids) == 100
     assert all([await tag_of(store, task_id) > 0 for task_id in ids])
-    assert {*ids_of(await worker.claim_rooms(FAIR, limit=1000))} == ids
+    assert {*ids_of(await worker.claim_kinds(FAIR, limit=1000))} == ids
 
 
 # ---------------------------------------------------------------- whatever happens
@@ -487,7 +487,7 @@ async def play(store: Store, script: list[tuple[Any, ...]]) -> None:
                     oracle.put(task_id, tenant, priority, STEPS[tenant])
             case ("start", number):
                 expected = oracle.first(number)
-                found = await worker.claim_rooms(FAIR, limit=number)
+                found = await worker.claim_kinds(FAIR, limit=number)
                 assert ids_of(found) == expected
                 oracle.start(expected)
                 claims.update({claim.id: claim for claim in found})

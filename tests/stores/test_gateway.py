@@ -47,7 +47,7 @@ class Gateway:
     async def run(self) -> None:
         """Run until all tasks have ended."""
         while True:
-            for claim in await self._worker.claim_rooms(ROOM):
+            for claim in await self._worker.claim_kinds(ROOM):
                 self._begin(claim)
             if not self._running and not await self._has_ready_tasks():
                 return
@@ -132,7 +132,7 @@ async def test_old_failures_do_not_count_as_load() -> None:
     gateway = Gateway(0)
     await gateway.start(NewProvider(name="gpu", servers=pool(a=1, b=1)))
     worker = await Worker.start(gateway.store, "another", lease=24 * HOUR)
-    (claim,) = await worker.claim_rooms(ROOM, limit=1)
+    (claim,) = await worker.claim_kinds(ROOM, limit=1)
     failed = claim.server
     assert failed is not None
     fenced = settlement_of(
@@ -143,7 +143,7 @@ async def test_old_failures_do_not_count_as_load() -> None:
     for seconds in (0, 61):
         gateway.clock.advance(seconds)
         for _ in range(4):
-            (claim,) = await worker.claim_rooms(ROOM, limit=1)
+            (claim,) = await worker.claim_kinds(ROOM, limit=1)
             used.append(claim.server == failed)
             await worker.finish(claim, HandedBack())
             await gateway.store.reschedule([Rescheduling(id=claim.id, delay=HOUR)])

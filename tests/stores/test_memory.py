@@ -285,7 +285,7 @@ async def test_demands_that_nobody_has_any_more_leave_no_lane(leave: str) -> Non
             case "claim":
                 numbers = amounts(cpu=10**6)
                 assert (
-                    len(await worker.claim_rooms(KindRequest(kind=KIND, count=500), totals=numbers, free=numbers))
+                    len(await worker.claim_kinds(KindRequest(kind=KIND, count=500), totals=numbers, free=numbers))
                     == 500
                 )
             case "cancel":
@@ -314,7 +314,7 @@ async def test_a_claim_costs_the_same_whatever_else_waits() -> None:
         for _ in range(20):
             await add(store)
             started = time.perf_counter()
-            (claim,) = await worker.claim_rooms(
+            (claim,) = await worker.claim_kinds(
                 KindRequest(kind=KIND, count=9), totals=amounts(cpu=4), free=amounts(cpu=1)
             )
             best = min(best, time.perf_counter() - started)

@@ -78,7 +78,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.requirements: dict[Fence, str] = {}
         """What each claim said of them."""
         self.reserved: dict[str, int | None] = {}
-        """What each node keeps room for, as it was told."""
+        """What each node has reserved capacity for, as it was told."""
         self.run(self.store.open())
 
     def teardown(self) -> None:

@@ -109,7 +109,7 @@ async def finds_its_own(store: PostgresStore) -> None:
     wanted = await add(store, kind="kind-7", priority=9, requirements=demands("here", cpu=1))
     kind_requests = tuple(kind_request(f"kind-{number}") for number in range(KINDS))
     state: dict[str, Any] = {"labels": frozenset({"here"}), "totals": amounts(cpu=1), "free": amounts(cpu=1)}
-    claims = await worker.claim_rooms(*kind_requests, limit=4, **state)
+    claims = await worker.claim_kinds(*kind_requests, limit=4, **state)
     assert claims[0].id == wanted
     assert [claim.requirements for claim in claims[1:]] == [""] * 3
 
@@ -127,14 +127,14 @@ async def test_of_many_nodes_at_once_one_keeps_room(store: PostgresStore) -> Non
         "patience": 0,
         "shares": (amounts(cpu=1),),
     }
-    found = await asyncio.gather(*(worker.claim_rooms(kind_request(), limit=2, **state) for worker in workers))
+    found = await asyncio.gather(*(worker.claim_kinds(kind_request(), limit=2, **state) for worker in workers))
     assert [claims.reserved.id for claims in found if claims.reserved is not None] == [big]
     taken = [task_id for claims in found for task_id in ids_of(claims)]
     assert sorted(taken) == small[: len(taken)]
     for worker, claims in zip(workers, found, strict=True):
         lacking = 0 if claims.reserved is not None else 2 - len(claims)
         if lacking:  # others were quicker each time that it looked, and it has given up for now
-            taken += ids_of(await worker.claim_rooms(kind_request(), limit=lacking, **state))
+            taken += ids_of(await worker.claim_kinds(kind_request(), limit=lacking, **state))
     assert sorted(taken) == small[:14]
 
 
@@ -147,7 +147,7 @@ async def test_a_claim_beside_a_cordon_waits_for_it_and_takes_nothing(store: Pos
     async with connection.transaction():
         await connection.fetch(sql["lock_lease"], worker.node_id)
         await connection.execute(sql["cordon"], worker.node_id)
-        claiming = asyncio.create_task(worker.claim_rooms(kind_request()))
+        claiming = asyncio.create_task(worker.claim_kinds(kind_request()))
         await _is_waited_for(connection)
         assert not claiming.done()
     async with asyncio.timeout(PATIENCE_SECONDS):

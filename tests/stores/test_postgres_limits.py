@@ -185,7 +185,7 @@ async def _do_things(store: PostgresStore, node_id: str, chance: random.Random) 
         return chance.sample(ids, min(number, len(ids)))
 
     async def work() -> None:
-        claims = await worker.claim_rooms(*ROOMS, limit=6)
+        claims = await worker.claim_kinds(*ROOMS, limit=6)
         chance.shuffle(claims)
         await store.finish([settled(claim) for claim in claims[2:]])
         if claims:
@@ -224,7 +224,7 @@ async def test_a_command_that_comes_while_a_claim_waits_for_its_servers_goes_fir
     await mine.fetch(f"SELECT 1 FROM {store.address.schema}.server FOR UPDATE")
     worker = await Worker.start(store)
     commands = KindRequest(kind="stop", count=1, provider="gpu", is_command=True)
-    claiming = asyncio.create_task(worker.claim_rooms(commands, KindRequest(kind="served", count=9, provider="gpu")))
+    claiming = asyncio.create_task(worker.claim_kinds(commands, KindRequest(kind="served", count=9, provider="gpu")))
     await until(somebody_waits)
     command = await add(store, kind="stop", is_command=True, provider="gpu", max_attempts=1)
     await transaction.commit()

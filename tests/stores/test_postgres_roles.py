@@ -628,7 +628,7 @@ async def test_an_operator_retries_what_was_refused_or_is_suspect(place: Place, 
         dead, live = await Worker.start(store, "dead"), await Worker.start(store, "live")
         await dead.claim("plain")
         await store.reap([dead.node_id], 10)
-        (claim,) = await live.claim_rooms(
+        (claim,) = await live.claim_kinds(
             KindRequest(kind="plain", count=1), totals=dict(EMPTY_NODE), free=dict(EMPTY_NODE)
         )
         await live.finish(claim, OUTCOMES["succeeded"])

@@ -57,7 +57,7 @@ async def test_what_needs_no_weighing_is_claimed_in_one_statement_and_nothing_is
     async def claim(limit: int = 1) -> tuple[list[int], list[str]]:
         await written_down()
         said.clear()
-        claims = await worker.claim_rooms(kind_request(), limit=limit, **state)
+        claims = await worker.claim_kinds(kind_request(), limit=limit, **state)
         await written_down()
         return ids_of(claims), list(said)
 
@@ -111,10 +111,10 @@ async def test_the_next_one_starts_after_a_few_questions(said: list[str], shared
         said.clear()
         server = ("gpu", before.server) if before.server is not None else None
         await store.finish([settlement_of(before, Succeeded(), server=server)])
-        (claim,) = await worker.claim_rooms(ROOMS[shared])
+        (claim,) = await worker.claim_kinds(ROOMS[shared])
         return claim
 
-    (claim,) = await worker.claim_rooms(ROOMS[shared])
+    (claim,) = await worker.claim_kinds(ROOMS[shared])
     await next_one(await next_one(claim))
     await written_down()
     assert said == SAID[shared]
@@ -163,7 +163,7 @@ async def test_an_exchange_takes_a_few_round_trips(said: list[str], shared: str)
         _, (claim,) = await store.exchange([outcome], request)
         return claim
 
-    (claim,) = await worker.claim_rooms(ROOMS[shared])
+    (claim,) = await worker.claim_kinds(ROOMS[shared])
     await next_one(await next_one(claim))
     await written_down()
     assert said == EXCHANGED[shared]

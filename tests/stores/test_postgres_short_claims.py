@@ -47,7 +47,7 @@ class Flow:
         """What it gets, and what was asked."""
         await written_down()
         self._said.clear()
-        claims = await self._worker.claim_rooms(*map(kind_request, kinds or ("work",)), limit=limit, **STATE, **more)
+        claims = await self._worker.claim_kinds(*map(kind_request, kinds or ("work",)), limit=limit, **STATE, **more)
         await written_down()
         return claims, list(self._said)
 
@@ -92,7 +92,7 @@ async def test_one_kind_is_asked_for_shortly_however_few_there_are(
     claims, asked = await flow.claim(limit=1)
     assert (ids_of(claims), asked) == ([first], ["claim_kind"])
     assert {(claim.claim_no, claim.attempts, claim.protected_for) for claim in claims} == {(1, 1, 0)}
-    claims = await worker.claim_rooms(type(kind_request())(kind="work", count=2), limit=9, **STATE)
+    claims = await worker.claim_kinds(type(kind_request())(kind="work", count=2), limit=9, **STATE)
     assert ids_of(claims) == [second, third]
     claims, asked = await flow.claim(limit=9)
     assert (ids_of(claims), asked) == (late, ["claim_kind"])

@@ -33,7 +33,7 @@ async def declare_rate(store: Store, every: int, burst: int = 1, value: int | No
 
 
 async def claim(worker: Worker, limit: int = 1000) -> list[Claim]:
-    return await worker.claim_rooms(KindRequest(kind="work", count=1000, is_rated=True), limit=limit)
+    return await worker.claim_kinds(KindRequest(kind="work", count=1000, is_rated=True), limit=limit)
 
 
 async def run_at(store: Store, task_id: int) -> int:

@@ -136,9 +136,9 @@ async def test_a_task_whose_last_hope_has_left_is_taken_again_and_then_fails(
     wanted = KindRequest(kind=KIND, count=9, limits=("db",) if is_limited else ())
     task_id = await add(store)
     await refuse(old)
-    assert await old.claim_rooms(wanted) == []
+    assert await old.claim_kinds(wanted) == []
     await store.unregister("new")
-    (claim,) = await old.claim_rooms(wanted)
+    (claim,) = await old.claim_kinds(wanted)
     assert claim.id == task_id
     assert (await refuse(old, claim)).state is State.FAILED
 
@@ -192,10 +192,10 @@ async def test_an_operators_retry_forgets_the_refusals(store: Store, old: Worker
 async def test_requirements_remain_what_they_were(store: Store, old: Worker, new: Worker) -> None:
     said = demands("east", cpu=2)
     task_id = await add(store, requirements=said)
-    (claim,) = await old.claim_rooms(kind_request(KIND), **machine("east", cpu=2))
+    (claim,) = await old.claim_kinds(kind_request(KIND), **machine("east", cpu=2))
     await refuse(old, claim)
-    assert len(await new.claim_rooms(kind_request(KIND), **machine("west", cpu=2))) == 0
-    (claim,) = await new.claim_rooms(kind_request(KIND), **machine("east", cpu=2))
+    assert len(await new.claim_kinds(kind_request(KIND), **machine("west", cpu=2))) == 0
+    (claim,) = await new.claim_kinds(kind_request(KIND), **machine("east", cpu=2))
     assert (await refuse(new, claim)).state is State.FAILED
     await store.retry([task_id])
     assert (await read(store, task_id)).requirements == said
@@ -206,9 +206,9 @@ async def test_a_kinds_own_requirements_hold_for_a_refused_task(store: Store, ol
     await add(store)
     await refuse(old)
     of_kind = kind_request(KIND, demands("east", cpu=2))
-    assert len(await new.claim_rooms(of_kind, **machine("west", cpu=2))) == 0
-    assert len(await new.claim_rooms(of_kind, **machine("east", cpu=1))) == 0
-    assert len(await new.claim_rooms(of_kind, **machine("east", cpu=2))) == 1
+    assert len(await new.claim_kinds(of_kind, **machine("west", cpu=2))) == 0
+    assert len(await new.claim_kinds(of_kind, **machine("east", cpu=1))) == 0
+    assert len(await new.claim_kinds(of_kind, **machine("east", cpu=2))) == 1
 
 
 async def test_a_refused_task_keeps_its_place_in_its_key_queue(store: Store, old: Worker, new: Worker) -> None:

@@ -36,7 +36,7 @@ async def keep(worker: Worker, free: float = 3, **more: Any) -> Claims:
     been patient enough."""
     state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "patience": 0, "shares": (amounts(cpu=1),)}
     kind_requests = more.pop("kinds", (kind_request(),))
-    return await worker.claim_rooms(*kind_requests, **{**state, **more})
+    return await worker.claim_kinds(*kind_requests, **{**state, **more})
 
 
 async def test_room_is_kept_for_the_first_that_does_not_fit_and_nothing_behind_it_is_taken(
@@ -284,7 +284,7 @@ async def test_room_is_not_kept_for_a_task_whose_limit_is_full_by_now(store: Sto
     assert (await keep(worker, kinds=(limited,))).reserved is not None
     user = await add(store, kind="user")
     other = await Worker.start(store, "other")
-    (claim,) = await other.claim_rooms(kind_request("user", limits=("license",)))
+    (claim,) = await other.claim_kinds(kind_request("user", limits=("license",)))
     assert claim.id == user
     small = await add(store, kind="small", requirements=SMALL)
     claims = await keep(
@@ -370,7 +370,7 @@ async def test_room_is_kept_if_what_the_task_waits_for_comes_back_bit_by_bit(
     store: Store, worker: Worker, shares: list[dict[str, float]], is_kept: bool
 ) -> None:
     task_id = await add(store, requirements=demands(cpu=4, ram=2))
-    claims = await worker.claim_rooms(
+    claims = await worker.claim_kinds(
         kind_request(),
         totals=amounts(cpu=16, ram=8, license=1),
         free=amounts(cpu=2, ram=3),

@@ -1,4 +1,4 @@
-"""A task that room is kept for: what it needs of that which all nodes share is left to it by its node, too."""
+"""A task that capacity is reserved for: what it needs of that which all nodes share is left to it by its node, too."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def share(store: Store, positions: int) -> None:
 
 
 async def keeping(worker: Worker, big: int, *kind_requests: KindRequest, free: float = 3, **more: Any) -> Claims:
-    """What a node of 8 processors takes, of which so many are free, while it keeps room for the task."""
+    """What a node of 8 processors takes, of which so many are free, while it has reserved capacity for the task."""
     state = {"totals": amounts(cpu=8), "free": amounts(cpu=free), "held": amounts(cpu=free), "patience": 0}
-    return await worker.claim_rooms(*kind_requests, reserved_task=big, **{**state, **more})
+    return await worker.claim_kinds(*kind_requests, reserved_task=big, **{**state, **more})
 
 
 @pytest.mark.parametrize("needed", [LICENSED, SERVED])
@@ -94,5 +94,5 @@ async def test_room_is_kept_for_one_of_equals_whose_place_others_may_take(
     await share(store, 1)
     big = await add(store, requirements=BIG, provider=needed.get("provider"))
     state: dict[str, Any] = {"totals": amounts(cpu=8), "free": {}, "patience": 0, "shares": (amounts(cpu=8),)}
-    claims = await worker.claim_rooms(kind_request(**needed), **state)
+    claims = await worker.claim_kinds(kind_request(**needed), **state)
     assert (ids_of(claims), claims.reserved and claims.reserved.id) == ([], big)

@@ -72,7 +72,7 @@ async def run(store: Store, worker: Worker, word: str, target: str = "a") -> lis
     changes = []
     for letter in word:
         await add(store, target=target)
-        (claim,) = await worker.claim_rooms(ROOM)
+        (claim,) = await worker.claim_kinds(ROOM)
         changes.append((await end(store, claim, Succeeded() if letter == "." else FAILED)).servers)
     return changes
 
@@ -112,9 +112,9 @@ async def test_a_server_with_recent_failures_does_not_attract_tasks_by_being_idl
     await declare(store)
     await run(store, worker, "xxx")
     await add_many(store, 8)
-    claims = await worker.claim_rooms(ROOM, limit=3)
+    claims = await worker.claim_kinds(ROOM, limit=3)
     assert [claim.server for claim in claims] == ["b", "b", "b"]
-    assert len(await worker.claim_rooms(ROOM)) == 5, "it is in service, and takes what the other one cannot"
+    assert len(await worker.claim_kinds(ROOM)) == 5, "it is in service, and takes what the other one cannot"
 
 
 async def test_a_server_on_trial_is_tried_although_others_have_free_permits(store: Store, worker: Worker) -> None:
@@ -122,7 +122,7 @@ async def test_a_server_on_trial_is_tried_although_others_have_free_permits(stor
     await run(store, worker, "xxxx")
     await pass_time(store, REST)
     await add_many(store, 2)
-    claims = await worker.claim_rooms(ROOM)
+    claims = await worker.claim_kinds(ROOM)
     assert sorted(claim.server or "" for claim in claims) == ["a", "b"]
 
 
@@ -156,7 +156,7 @@ async def test_a_trial_that_fails_is_no_new_outage(store: Store, worker: Worker)
 async def test_outcomes_of_one_call_count_in_their_order(store: Store, worker: Worker) -> None:
     await declare(store, capacity=8)
     await add_many(store, 8, target="a")
-    claims = await worker.claim_rooms(ROOM)
+    claims = await worker.claim_kinds(ROOM)
     assert len(claims) == 8
     words: list[Outcome] = [Succeeded(), FAILED, FAILED, FAILED, Succeeded(), FAILED, FAILED, Succeeded()]
     outcomes = [
@@ -183,14 +183,14 @@ async def test_a_server_with_a_probe_gets_no_task_until_the_probe_succeeds(store
     await take_out(store, worker)
     await pass_time(store, REST)
     await add(store, target="a")
-    assert await worker.claim_rooms(ROOM) == []
+    assert await worker.claim_kinds(ROOM) == []
     (probe,) = (await store.claim_probes(["gpu"])).probes
     assert (probe.provider, probe.address, probe.timeout) == ("gpu", "a", TIMEOUT)
-    assert await worker.claim_rooms(ROOM) == []
+    assert await worker.claim_kinds(ROOM) == []
     result = ProbeResult(provider="gpu", address="a", until=probe.until, is_well=True)
     (change,) = await store.finish_probes([result])
     assert change == ServerChange(provider="gpu", address="a", is_out=False, reason="its probe succeeded")
-    assert len(await worker.claim_rooms(ROOM)) == 1
+    assert len(await worker.claim_kinds(ROOM)) == 1
     assert await store.finish_probes([result]) == [None], "a repeated result changes nothing"
 
 
@@ -244,7 +244,7 @@ async def test_tasks_that_end_while_a_server_waits_for_its_probe_count_for_nothi
 ) -> None:
     await declare(store, capacity=6, probe_timeout=TIMEOUT)
     await add_many(store, 6, target="a")
-    claims = await worker.claim_rooms(ROOM)
+    claims = await worker.claim_kinds(ROOM)
     for claim in claims[:4]:
         await end(store, claim, FAILED)
     await pass_time(store, REST)
@@ -261,7 +261,7 @@ async def test_a_provider_that_has_no_probe_any_more_tries_its_servers_with_task
     await pass_time(store, REST)
     assert (await store.claim_probes(["gpu"])).probes == ()
     await add_many(store, 2, target="a")
-    assert len(await worker.claim_rooms(ROOM)) == 1
+    assert len(await worker.claim_kinds(ROOM)) == 1
 
 
 # ---------------------------------------------------------------- tasks that blame their server
@@ -270,34 +270,34 @@ async def test_a_provider_that_has_no_probe_any_more_tries_its_servers_with_task
 async def test_a_task_that_blames_its_server_is_not_charged_and_runs_elsewhere(store: Store, worker: Worker) -> None:
     await declare(store)
     task_id = await add(store)
-    (first,) = await worker.claim_rooms(ROOM)
+    (first,) = await worker.claim_kinds(ROOM)
     verdict = await end(store, first, blame(first, FAILED))
     assert (verdict.state, verdict.backs_off) == (State.READY, False)
     record = await read(store, task_id)
     assert (record.attempts, record.server_failures, len(record.errors)) == (0, 1, 1)
     assert [attempt.outcome for attempt in record.ended_attempts] == [AttemptOutcome.SERVER_FAILED]
     assert (await server(store, first.server or "")).failures == 1
-    (second,) = await worker.claim_rooms(ROOM)
+    (second,) = await worker.claim_kinds(ROOM)
     assert (second.attempts, second.server) == (1, "b" if first.server == "a" else "a")
 
 
 async def test_a_task_that_blames_its_server_waits_for_one_that_is_busy(store: Store, worker: Worker) -> None:
     await declare(store, capacity=1, backoff_after=None)
     blaming = await add(store)
-    (first,) = await worker.claim_rooms(ROOM)
+    (first,) = await worker.claim_kinds(ROOM)
     blamed, other = (first.server, "b") if first.server == "a" else (first.server, "a")
     busy = await add(store)
-    (long,) = await worker.claim_rooms(ROOM)
+    (long,) = await worker.claim_kinds(ROOM)
     assert (long.id, long.server) == (busy, other)
     await end(store, first, blame(first, FAILED))
-    assert await worker.claim_rooms(ROOM) == []
+    assert await worker.claim_kinds(ROOM) == []
     later = await add(store)  # another task may run on the blamed server
-    (innocent,) = await worker.claim_rooms(ROOM)
+    (innocent,) = await worker.claim_kinds(ROOM)
     assert (innocent.id, innocent.server) == (later, blamed)
     await end(store, innocent, Succeeded())
-    assert await worker.claim_rooms(ROOM) == []
+    assert await worker.claim_kinds(ROOM) == []
     await end(store, long, Succeeded())
-    (second,) = await worker.claim_rooms(ROOM)
+    (second,) = await worker.claim_kinds(ROOM)
     assert (second.id, second.server) == (blaming, other)
 
 
@@ -308,7 +308,7 @@ async def test_a_task_that_every_server_fails_is_charged_in_the_end(
     await declare(store, backoff_after=None)
     task_id = await add(store)
     for number in range(SERVER_FAILURE_LIMIT + 1):
-        (claim,) = await worker.claim_rooms(ROOM)
+        (claim,) = await worker.claim_kinds(ROOM)
         verdict = await end(store, claim, blame(claim, otherwise))
         is_charged = number == SERVER_FAILURE_LIMIT
         assert verdict.state is (state if is_charged else State.SCHEDULED if number else State.READY)
@@ -330,7 +330,7 @@ async def test_a_task_that_has_tried_every_server_in_service_waits_longer_each_t
     task_id = await add(store)
     delays: list[float] = []
     for _ in range(SERVER_FAILURE_LIMIT):
-        (claim,) = await worker.claim_rooms(ROOM)
+        (claim,) = await worker.claim_kinds(ROOM)
         await end(store, claim, blame(claim, FAILED))
         record = await read(store, task_id)
         ended_at = record.ended_attempts[-1].ended_at
@@ -343,7 +343,7 @@ async def test_a_task_that_has_tried_every_server_in_service_waits_longer_each_t
 async def test_a_cancelled_task_that_blames_its_server_ends(store: Store, worker: Worker) -> None:
     await declare(store)
     task_id = await add(store)
-    (claim,) = await worker.claim_rooms(ROOM)
+    (claim,) = await worker.claim_kinds(ROOM)
     await store.cancel([task_id])
     verdict = await end(store, claim, ServerFault(error=ERROR, otherwise=FAILED))
     assert verdict.state is State.CANCELLED
@@ -352,7 +352,7 @@ async def test_a_cancelled_task_that_blames_its_server_ends(store: Store, worker
 async def test_a_command_that_blames_its_server_never_runs_again(store: Store, worker: Worker) -> None:
     await declare(store)
     await add(store, kind="repair", is_command=True, provider="gpu", target="a")
-    (claim,) = await worker.claim_rooms(COMMANDS)
+    (claim,) = await worker.claim_kinds(COMMANDS)
     assert (await end(store, claim, ServerFault(error=ERROR, otherwise=FAILED))).state is State.FAILED
 
 
@@ -368,24 +368,24 @@ async def test_a_command_for_a_server_runs_although_the_server_is_out_of_service
     await add(store, target="a")
     command = await add(store, kind="repair", is_command=True, provider="gpu", target="a")
     other = await add(store, kind="repair", is_command=True, provider="gpu", target="a")
-    (claim,) = await worker.claim_rooms(ROOM, COMMANDS)
+    (claim,) = await worker.claim_kinds(ROOM, COMMANDS)
     assert (claim.id, claim.server) == (command, "a")
-    assert await worker.claim_rooms(ROOM, COMMANDS) == [], "its capacity holds for commands, too"
+    assert await worker.claim_kinds(ROOM, COMMANDS) == [], "its capacity holds for commands, too"
     await worker.finish(claim, OUTCOMES["succeeded"])
     assert (await server(store)).is_out
-    (claim,) = await worker.claim_rooms(ROOM, COMMANDS)
+    (claim,) = await worker.claim_kinds(ROOM, COMMANDS)
     assert claim.id == other
 
 
 async def test_a_command_for_a_closed_server_waits(store: Store, worker: Worker) -> None:
     await store.declare([], [NewProvider(name="gpu", servers=pool(a=0))])
     await add(store, kind="repair", is_command=True, provider="gpu", target="a")
-    assert await worker.claim_rooms(COMMANDS) == []
+    assert await worker.claim_kinds(COMMANDS) == []
 
 
 async def test_a_command_for_any_server_gets_one_that_is_in_service(store: Store, worker: Worker) -> None:
     await declare(store, backoff_first=HOUR)
     await run(store, worker, "xxxx")
     await add_many(store, 5, kind="repair", is_command=True, provider="gpu")
-    claims = await worker.claim_rooms(COMMANDS)
+    claims = await worker.claim_kinds(COMMANDS)
     assert [claim.server for claim in claims] == ["b"] * 4

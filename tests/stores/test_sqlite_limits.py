@@ -43,7 +43,7 @@ async def _drain(url: str, node_id: str, kind_request: KindRequest) -> None:
     await store.open()
     worker = await Worker.start(store, node_id)
     while await _live(store):
-        for claim in await worker.claim_rooms(kind_request):
+        for claim in await worker.claim_kinds(kind_request):
             await worker.finish(claim, Succeeded())
     await store.close()
 
@@ -143,7 +143,7 @@ async def test_pruning_forgets_rates_that_are_past_and_keeps_the_others(store: S
     worker = await Worker.start(store)
     await add(store, limit_key="ada")
     await add(store, kind="quick", limit_key="ada")
-    await worker.claim_rooms(*(KindRequest(kind=kind, count=1, is_rated=True) for kind in ("work", "quick")))
+    await worker.claim_kinds(*(KindRequest(kind=kind, count=1, is_rated=True) for kind in ("work", "quick")))
     await asyncio.sleep(0.01)
     await store.prune(Cutoffs(), 100)
     with sqlite3.connect(store.path) as connection:

@@ -21,7 +21,7 @@ async def make_suspects(store: Store, number: int = 1, *, kind: str = KIND, **fi
     """Tasks whose node has died."""
     dead = await Worker.start(store, "dead")
     ids = await add_many(store, number, kind=kind, **fields)
-    await dead.claim_rooms(KindRequest(kind=kind, count=number), totals=MACHINE, free=MACHINE)
+    await dead.claim_kinds(KindRequest(kind=kind, count=number), totals=MACHINE, free=MACHINE)
     await store.reap(["dead"], number)
     return ids
 
