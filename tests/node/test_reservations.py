@@ -1,4 +1,4 @@
-"""An old task that does not fit: one node reserves capacity for it, and others fill the gaps only if they end in time."""
+"""An old task that does not fit: one node reserves capacity for it, others fill gaps only if they end in time."""
 
 from __future__ import annotations
 
