@@ -58,7 +58,7 @@ def replay(seed: int) -> int:
     for kind in WORLDS:
         report = kind(seed).run()
         print("\n".join(report.events))
-        print(f"seed {seed}, {kind.__name__}: {report.broken or 'every promise was reserved'}\n")
+        print(f"seed {seed}, {kind.__name__}: {report.broken or 'every promise was kept'}\n")
         is_broken |= report.broken is not None
     return int(is_broken)
 
