@@ -113,7 +113,7 @@ class TaskRows(SqlTaskRows):
         for (state, kind), moment in {(task.state, task.kind): task.finished_at for task in old}.items():  # the last
             transaction.run("note_pruned", state.value, kind, moment)
         transaction.run("delete_final", ids)
-        transaction.run("delete_dependencies", ids)
+        transaction.run("delete_dependencies", **{"1": ids})
         for (queue, kind, state), count in Counter((task.queue, task.kind, task.state) for task in old).items():
             transaction.run("untally", count, queue, kind, state.value)
 
